@@ -292,6 +292,10 @@ class Lexicon:
         found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
+    def has(self, word: str, pos: str) -> bool:
+        """Return whether a word in its base form can be this part of speech."""
+        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), part_of_speech(pos))
+
     def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
         """Return synonyms and antonyms of a word in its base form, with its capitals, ready to stand in its place.
 

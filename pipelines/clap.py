@@ -75,6 +75,7 @@ def demo() -> Recipe:
 
 smoke = parts.smoke_of(demo)
 
+PRINTED = {"method.variant": "paper"}
 RELEASED = {  # not the variant `released`, under which long captions lose their end: that is CyCLIP's code alone
     "streams.pairs.batch_size": 96,
     "optim.pairs.lr": 1e-4,
@@ -96,9 +97,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     **{name: _row(name, name, {}, f"{ABOUT} {parts.losses(weights)}.") for name, weights in MODELS.items()},
-    "paper": _row(
-        "cyclap-s", "paper", {"method.variant": "paper"}, "CyCLAPs as printed: losses are sums over the batch [errata 4.1]."
-    ),
+    "paper": _row("cyclap-s", "paper", PRINTED, "CyCLAPs as printed: losses are sums over the batch [errata 4.1]."),
     "warm": _row(
         "cyclap-s", "warm", {"optim.pairs.warmup": REPAIRED_WARMUP}, "CyCLAPs with a warm-up that ends [errata 4.5]."
     ),

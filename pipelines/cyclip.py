@@ -88,6 +88,7 @@ def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callab
     return parts.row(partial(model, weights), name, changes, about)
 
 
+PRINTED = {"method.variant": "paper", "optim.pairs.weight_decay": 0.0}
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,
@@ -119,7 +120,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "paper": _row(
         "cyclip-s",
         "paper",
-        {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
+        PRINTED,
         "CyCLIPs as printed: losses are sums over the batch and both directions, Adam without decay [errata 4.1 to 4.3].",
     ),
     "released": _row(

@@ -20,6 +20,8 @@ VECTORS = "vectors/GoogleNews-vectors-negative300.bin.gz"
 BASE_RATE = 0.03
 """Of a batch of 128 (section 4.1 and the released code; section 5.1 prints 0.3 [errata 5.6])."""
 
+PRINTED = {"method.variant": "paper", "encoder.unknown": "redrawn"}
+"""Words without a vector are random vectors, as section 5.4 has it [errata 5.7]."""
 RELEASED = {
     "method.variant": "released",
     "encoder.regions": (1, 1, 1, 6, 10, 15),
@@ -88,7 +90,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     ),
     "paper": _row(
         "paper",
-        {"method.variant": "paper"},
+        PRINTED,
         "The whole method as the paper prints it: its augmentations, attention in evaluation too, a plain last layer.",
     ),
     "released": _row(

@@ -16,6 +16,7 @@ from multicse.pipelines.cli import OFFLINE, main
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
 
+PRINTED = {"method.variant": "paper"}
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,
@@ -69,7 +70,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3: the same from BERT-base."),
     "paper": _row(
         "paper",
-        {"method.variant": "paper"},
+        PRINTED,
         "The formulas as printed: equation 6 without its positive below, a token loss without a bound.",
     ),
     "released": _row(

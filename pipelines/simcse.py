@@ -13,6 +13,8 @@ from multicse.pipelines.cli import main
 from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import SimCSEConfig
 
+RELEASED = {"evaluation.choose_untrained": False}
+"""The released script evaluates for the first time after 125 steps."""
 ROBERTA_BASE = {"encoder": parts.ROBERTA_BASE, "streams.text.batch_size": 512, "optim.text.lr": 1e-5}
 ROBERTA_LARGE = {"encoder": parts.ROBERTA_LARGE, "streams.text.batch_size": 512, "optim.text.lr": 3e-5}
 SUPERVISED = {

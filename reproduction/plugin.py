@@ -68,9 +68,11 @@ def _transfer(name: str, data: str | Path | None, pairs: Pairs, probing: Probing
 
 def _finetune(title: str, place: str, options: Options, probing: Probing) -> Task:
     head, schedule = options.pop("head", "linear"), options.pop("schedule", "linear")
+    accumulate = registry.switch(title, options, "accumulate")
+    options.pop("accumulate", None)
     kinds = dict.fromkeys(("lr", "weight_decay", "warmup", "clip"), float)
     numbers = {name: registry.number(name, value, kinds.get(name, int)) for name, value in options.items()}
-    settings = finetune.Training(**numbers, schedule=schedule, seed=probing.seed)  # type: ignore[arg-type]  # by `number`
+    settings = finetune.Training(**numbers, schedule=schedule, accumulate=accumulate, seed=probing.seed)  # type: ignore[arg-type]  # by `number`
     return finetune.FinetuneTask(title, read_labelled(place, probing.seed), settings, head)
 
 
@@ -101,7 +103,7 @@ registry.GROUPS["transfer"] = TRANSFER
 registry.KINDS["finetune"] = Kind(
     "the same texts: the encoder itself is trained",
     _finetune,
-    ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length"),
+    ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length", "accumulate"),
     trains=True,
 )
 _plain_retrieval = registry.KINDS["retrieval"]

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ from multicse.evaluation.tables import Row as Models
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, render, verdicts
-from multicse.reproduction.tables.table import Row, Table, Values, read_tables
+from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
+from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
@@ -91,11 +93,16 @@ def main(argv: list[str] | None = None) -> int:
     return max(reproduce(arguments, arguments.paper, key) for key in keys)
 
 
+@cache
 def tables_of(paper: str) -> dict[str, Table]:
     """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
     if paper not in PAPERS:
         raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
-    return read_tables(paper)
+    pipelines = content(paper).get("pipelines", ())
+    return {
+        key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
+        for key, table in read_tables(paper).items()
+    }
 
 
 def reproduce(arguments: Arguments, paper: str, key: str) -> int:

@@ -49,21 +49,32 @@ def words(text: str) -> list[Span]:
     return [(found.start(), found.start() + len(_POSSESSIVE.sub("", found.group()))) for found in _WORD.finditer(text)]
 
 
-def triplet(text: str, rng: np.random.Generator, replacements: Replacements, most: int | None = None) -> Triplet | None:
-    """One random word of a text, of those that have a synonym and an antonym, replaced by a random one of its synonyms
-    and by a random one of its antonyms.
+def triplet(
+    text: str,
+    rng: np.random.Generator,
+    replacements: Replacements,
+    most: int | None = None,
+    drawn: Callable[[str], bool] | None = None,
+) -> Triplet | None:
+    """Replace one random word of a text by a random one of its synonyms and by a random one of its antonyms.
 
     Args:
-        text: the sentence.
-        rng: source of all randomness.
-        replacements: of a word as it stands in the text.
-        most: only words among so many first pieces between white space; None: all.
+        text: Sentence.
+        rng: Source of all randomness.
+        replacements: Synonyms and antonyms of a word as it is spelled in the text.
+        most: Draw only from the first `most` pieces between white space. If None, from all.
+        drawn: Draw one of the words for which this is true, whether it can be replaced or not (released code). If None, draw
+            one of the words that can be replaced.
 
     Returns:
-        None where no word has both.
+        None if no word, or not the drawn one, has both a synonym and an antonym.
     """
     end = _end(text, most)
-    candidates = [(span, found) for span in words(text) if span[1] <= end and (found := replacements(text[slice(*span)]))]
+    spans = [span for span in words(text) if span[1] <= end]
+    if drawn is not None:
+        spans = [span for span in spans if drawn(text[slice(*span)])]
+        spans = [spans[int(rng.integers(len(spans)))]] if spans else []
+    candidates = [(span, found) for span in spans if (found := replacements(text[slice(*span)]))]
     if not candidates:
         return None
     (start, stop), found = candidates[int(rng.integers(len(candidates)))]
@@ -93,7 +104,8 @@ class TripletTextStream(LexiconTextStream):
     kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
     """Kind of the stream; fixed, since its other settings belong to it."""
     choose: Literal["token", "adjective"] = "token"
-    """Which words are replaced: `token`: any (paper), `adjective`: those that may be an adjective (released code)."""
+    """Which words are replaced. `token`: any that has a synonym and an antonym (paper). `adjective`: an adjective is drawn;
+    if it lacks one of the two, the sentence has no candidate (released code)."""
     antonym: Literal["first", "any"] = "first"
     """`first`: that of the word's commonest meaning; `any`: a random one of those of all meanings (released code)."""
     words: tuple[int, int] | None = None
@@ -132,7 +144,8 @@ class TripletTextStream(LexiconTextStream):
 
         allowed = self.words is None or self.words[0] <= len(_PIECE.findall(text)) <= self.words[1]
         # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
-        found = triplet(text, rng, find, self.max_length - 2) if allowed else None
+        drawn = None if pos is None else lambda word: lexicon.has(word, pos)
+        found = triplet(text, rng, find, self.max_length - 2, drawn) if allowed else None
         if found is None and self.without_candidate == "skip":
             raise DecodeError(NO_CANDIDATE if allowed else OTHER_LENGTH)
         texts, spans = found or Triplet((text, text, text), ((0, 0), (0, 0), (0, 0)))

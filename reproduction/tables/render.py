@@ -39,7 +39,8 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
             lines.append([row.label, "ours", *(_mean(ours[column]) for column in shown)])
         if any(paper.get(column) is not None for column in shown):
             head = "" if any(ours.values()) else row.label
-            lines.append([head, "paper", *(_number(paper.get(column)) for column in shown)])
+            sd = dict(zip(published, row.sd or [None] * len(published), strict=True))
+            lines.append([head, "paper", *(_number(paper.get(column), sd.get(column)) for column in shown)])
             if any(ours.values()):
                 lines.append(["", "difference", *(_difference(ours[column], paper.get(column)) for column in shown)])
         elif not any(ours.values()):
@@ -52,6 +53,7 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
     notes = [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
+        against += " (of the same variant)" if table.reference not in (None, *(row.label for row in rows)) else ""
         notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
     body = _grid(lines, style)
     return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
@@ -161,8 +163,8 @@ def _mean(values: Sequence[float]) -> str:
     return tables.mean_sd(statistics.summary(values)) if values else "-"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _number(value: float | None, sd: float | None = None) -> str:
+    return "-" if value is None else f"{value:.2f}" + ("" if sd is None else f" ± {sd:.2f}")
 
 
 def _difference(values: Sequence[float], paper: float | None) -> str:

@@ -7,6 +7,7 @@ columns. What is in the store is not done again, so a command that was stopped g
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -173,7 +174,7 @@ def is_seeded(row: Row, table: Table) -> bool:
     """Return whether a seed changes the scores of a row: of its training, its flow, or the classifiers behind it."""
     if row.recipe or row.supervised:
         return True
-    return parse_model(row.model or "").post == "flow" or (isinstance(table.seeds, tuple) and trains_probes(table))
+    return "+flow" in (row.model or "") or (isinstance(table.seeds, tuple) and trains_probes(table))
 
 
 def trains_probes(table: Table) -> bool:
@@ -203,8 +204,8 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         folder.mkdir(parents=True, exist_ok=True)
         prepare(recipe)
         recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
-        if table.rates:
-            recipe = with_best_rates(recipe, table.rates, folder.parent)
+        if candidates := candidates_of(recipe, table, scale):
+            recipe = best_of(candidates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
         summary = run_seed(recipe, seed, folder)
         data = {name: stream.open().digest for name, stream in recipe.streams.items()}
@@ -246,17 +247,27 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     return content
 
 
-def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> Recipe:
-    """The recipe with all its learning rates times the factor that gives the best score of its development task, of one run
-    each with the seed 0."""
-    (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
+def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
+    """Return the recipes that a table tries for a row, by their folders' names: other learning rates, other loss weights.
+
+    A loss that the recipe does not have (weight 0) is not searched. Weights are not searched at the small scale.
+    """
+    given = recipe.flat()
+    rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}
+    tried = {f"rates-{factor:g}": {path: factor * rate for path, rate in rates.items()} for factor in table.rates}
+    grid = {} if scale.mini else {path: values for path, values in table.grid.items() if given.get(path)}
+    for point in itertools.product(*grid.values()) if grid else ():
+        tried["weights-" + "-".join(f"{value:g}" for value in point)] = dict(zip(grid, point, strict=True))
+    return {name: recipe.changed(changes) for name, changes in tried.items()}
+
+
+def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
+    """Run each candidate once with seed 0 and return the one with the best score on its development task."""
+    first = next(iter(candidates.values()))
+    (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
-    rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
-    tried = {}
-    for factor in factors:
-        candidate = recipe.changed({path: factor * rate for path, rate in rates.items()})
-        tried[factor] = run_seed(candidate, 0, folder / f"rates-{factor:g}")["best_score"], candidate
-    return max(tried.values(), key=lambda found: sign * found[0])[1]
+    scores = {name: sign * run_seed(recipe, 0, folder / name)["best_score"] for name, recipe in candidates.items()}
+    return candidates[max(scores, key=lambda name: scores[name])]
 
 
 def _measured(

@@ -110,6 +110,8 @@ def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
 def clip(recipe: Recipe, offline: Offline) -> Recipe:
     """The row with its losses, variant and share of warm-up (of sounds also its rate), on small towers and sets."""
     own = changes("clip", recipe, offline)
+    if recipe.paper == "cyclip" and recipe.method.variant == "released":
+        own["method.variant"] = "fixed"  # that code cuts the texts of CLIP's own transformer, and the small encoder is BERT
     if recipe.paper == "clap":  # the rate and the share of the run that is warm-up stay in proportion
         clips = {f"shards/{name}-train": number for name, number in CLIPS.items()}
         given: Any = recipe.optim["pairs"]

@@ -51,6 +51,10 @@ class Row:
     paper: Numbers = ()
     reference: str | None = None
     """Label of the row against which p is computed, where it is not the table's."""
+    variants: tuple[str, ...] = ()
+    """Variants of `variants.py` that the row has, of those that its pipeline has. Empty: all."""
+    sd: Numbers = ()
+    """The paper's standard deviations of its numbers, one per column."""
     lacks: str | None = None
     """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
     not published. Such a row shows the paper's numbers alone."""
@@ -85,6 +89,9 @@ class Table:
     rates: tuple[float, ...] = ()
     """Factors on all learning rates: each is tried once for every trained row, and the best one on the development task is
     the row's, for all its seeds. None: the recipes' rates."""
+    grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Values of settings, by their dotted paths: each combination is run once for every trained row, and the best one on the
+    development task is used for all seeds of the row."""
     mini: tuple[str, ...] | None = None
     """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
     same, without those whose data is not there."""
@@ -93,6 +100,8 @@ class Table:
     words on colours, or rows in the plane of two columns."""
     picture: Literal["pairs", "augmentations", "circle"] | None = None
     """The figure of each model: a function of `reproduction/tables/pictures.py`."""
+    variants: bool = True
+    """Whether rows of the paper's own pipelines are there as printed, as released and repaired; not in figures."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
 
@@ -105,12 +114,13 @@ def read_tables(paper: str) -> dict[str, Table]:
     small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
     and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
     """
-    return {key: _table(given) for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
+    found = {key: given for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
+    return {key: _table({"variants": not key.startswith("F")} | given) for key, given in found.items()}
 
 
 @cache
 def content(paper: str) -> dict[str, Any]:
-    """What a paper's TOML file says."""
+    """Return what a paper's TOML file contains."""
     return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8"))
 
 
@@ -140,7 +150,8 @@ def _table(given: Mapping[str, Any]) -> Table:
 def _row(given: Mapping[str, Any], lacks: str | None) -> Row:
     fields: dict[str, Any] = filled(given, {})
     changes = fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
-    fields["paper"] = tuple(None if number == "-" else number for number in fields.get("paper", ()))
+    for numbers in ("paper", "sd"):
+        fields[numbers] = tuple(None if number == "-" else number for number in fields.get(numbers, ()))
     if lacks is not None and not fields.keys() & {"recipe", "model"}:
         fields.setdefault("lacks", lacks)
     return Row(changes=changes, **fields)

@@ -34,6 +34,8 @@ class Training:
     """Largest norm of the gradient; 0: not clipped."""
     max_length: int | None = None
     """Tokens that are kept of a text; None: as many as the encoder takes."""
+    accumulate: bool = False
+    """Never set gradients to zero, so that they add up over all steps (MoCoUTRL's released script)."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -127,7 +129,8 @@ class _Run:
             loss = nn.functional.cross_entropy(self._logits("train", batch), labels[batch].to(self.device))
             if not torch.isfinite(loss):
                 raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a lower lr")
-            self.optimizer.zero_grad()
+            if not self.training.accumulate:
+                self.optimizer.zero_grad()
             loss.backward()
             if self.training.clip:
                 nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)

@@ -14,11 +14,12 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from multicse.data.streams.text import NoisyTextStream
 from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
+from multicse.reproduction.reproduce import tables_of
 from multicse.reproduction.tables import measures
 from multicse.reproduction.tables import small as small_scale
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
-from multicse.reproduction.tables.table import content, read_tables
+from multicse.reproduction.tables.table import content
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds, recipe_in
 
@@ -82,7 +83,7 @@ NUMBERS: dict[str, Mapping[str, Any]] = {
     "visualcse/supervised-bert-base": row((128, 3e-5), 3, image=(1e-7, 100, 0.05)) | SUPERVISED,
     "audiocse/supervised-bert-base": row((128, 3e-5), 3, audio=(1e-7, 100, 0.05)) | SUPERVISED,
 }
-TABLES = read_tables("nonlingcse")
+TABLES = tables_of("nonlingcse")
 IMAGE = {  # the released transform (the paper says "random crops and augmentations")
     **{"size": 224, "n_views": 2, "scale": [0.2, 1.0], "flip": 0.5, "jitter": [0.4, 0.4, 0.4, 0.1]},
     **{"jitter_probability": 0.8, "grayscale_probability": 0.2},
@@ -135,7 +136,9 @@ def test_languages() -> None:
         "Chinese": ("google-bert/bert-base-chinese", "zh"),
     }
     for language, (encoder, code) in encoders.items():
-        assert difference(recipe_in(TABLES, f"T5/{language}, SimCSE"), RECIPES["simcse/bert-base"]()) == {
+        assert difference(
+            recipe_in(TABLES, f"T5/{language}, SimCSE, as printed and repaired"), RECIPES["simcse/bert-base"]()
+        ) == {
             "encoder.path": encoder,
             "streams.text.shards": f"shards/wiki1m-{code}",
             "evaluation.select": f"hub:PhilipMay/stsb_multi_mt:{code}:dev",
@@ -152,8 +155,9 @@ def test_averages_of_the_tables() -> None:
             complete = table.average and len(numbers) == len(table.columns) + 1
             if complete and abs(np.mean(numbers[:-1]) - numbers[-1]) > 0.0051:
                 wrong.append((key, row.label))
-    assert wrong == [("TG.1", "BERT (SimCLR)")]
-    assert {row.recipe for row in TABLES["T4"].rows} == {f"visualcse/{e}-base-released" for e in ("bert", "roberta")}
+    assert wrong == [("TG.1", f"BERT (SimCLR), {how}") for how in ("as printed", "as released", "repaired")]
+    recipes = {f"visualcse/{encoder}-base{how}" for encoder in ("bert", "roberta") for how in ("", "-paper", "-released")}
+    assert {row.recipe for row in TABLES["T4"].rows} == recipes
 
 
 def test_views() -> None:
@@ -198,17 +202,28 @@ def test_the_small_scale_keeps_what_rows_vary() -> None:
     }
     for recipe in small.values():
         check_settings(recipe)
-    kinds = ["SimCSE-BERT-base", *(f"AudioCSE-BERT-base{how}" for how in ("", ", as printed", ", repaired"))]
-    assert len({small[label].identity() for label in kinds}) == 4
-    assert small["AudioCSE-RoBERTa-large"].identity() == small["AudioCSE-BERT-base"].identity()
-    audio = small["AudioCSE-BERT-base"].streams["audio"]
+    kinds = [f"AudioCSE-BERT-base, {how}" for how in ("as printed", "as released", "repaired")]
+    assert len({small[label].identity() for label in ["SimCSE-BERT-base, as released", *kinds]}) == 4
+    audio_cse = small["AudioCSE-BERT-base, as released"]
+    assert small["AudioCSE-RoBERTa-large, as released"].identity() == audio_cse.identity()
+    audio = audio_cse.streams["audio"]
     assert isinstance(audio, AudioStream)
     assert (audio.mixup_probability, audio.mask_bins, audio.mask_frames) == (0.5, 12, 18)  # 48 of 128, 192 of 1024
     assert small["30,000"].streams["text"].first == 1111 and small["all"].streams["text"].first is None
     noisy = small["[0.3, 2, 2]"].streams["text"]
     assert isinstance(noisy, NoisyTextStream) and (noisy.deletion, noisy.insertions, noisy.swaps) == (0.3, 2, 2)
-    assert small["Russian, VisualCSE"].evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
-    assert small["Russian, VisualCSE"].method.variant == "released"
+    russian = small["Russian, VisualCSE, as released"]
+    assert russian.evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
+    assert russian.method.variant == "released"
+
+
+def test_both_sides_of_a_comparison_choose_their_checkpoint_alike() -> None:
+    for key, table in TABLES.items():
+        rows = {row.label: row for row in table.rows if row.recipe}
+        for row in rows.values():
+            if row.reference in rows:
+                sides = [recipe_of(one).evaluation.choose_untrained for one in (row, rows[row.reference])]
+                assert sides[0] == sides[1], (key, row.label)
 
 
 def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:

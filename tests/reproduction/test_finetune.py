@@ -100,6 +100,25 @@ def test_texts_are_cut_and_the_rate_is_constant_where_asked_for(
     assert rates == [0.001] * 4 and set(lengths) == {5}
 
 
+def test_gradients_add_up_over_all_steps_where_asked_for(
+    encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At rate 0 nothing moves, so that the same batch in every step gives once, twice and three times its gradient."""
+    norms: list[float] = []
+
+    def stepped(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> None:
+        norms.append(float(self.param_groups[0]["params"][-1].grad.norm()))
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", stepped)
+    few = Labelled("few", {part: rows[:8] for part, rows in data.parts.items()})
+    for module in encoder.model.modules():
+        monkeypatch.setattr(module, "p", 0.0, raising=False)
+    for accumulate, times in ((False, [1, 1, 1]), (True, [1, 2, 3])):
+        norms.clear()
+        FinetuneTask("few", few, Training(epochs=3, batch=8, clip=0, accumulate=accumulate)).score(encoder)
+        assert norms == pytest.approx([norms[0] * time for time in times], rel=1e-4)
+
+
 def test_what_is_refused(data: Labelled) -> None:
     with pytest.raises(EvaluationError, match="Bag"):
         FinetuneTask("order", data).score(Bag())

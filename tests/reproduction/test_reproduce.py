@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from multicse.reproduction.tables import evidence, runs, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
+from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
@@ -45,10 +47,12 @@ def test_every_row_of_every_table(paper: str) -> None:
         labels = [row.label for row in table.rows]
         assert len(set(labels)) == len(labels), key
         assert len(table.names) in (0, len(table.columns)), key
-        assert table.reference in (None, *labels), key
+        assert table.reference is None or any(label.startswith(table.reference) for label in labels), key
+        assert {row.reference for row in table.rows} <= {None, *labels}, key
         for row in table.rows:
             assert sum(kind is not None for kind in (row.recipe, row.model, row.lacks)) == 1, (key, row.label)
-            assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
+            for numbers in (row.paper, row.sd):
+                assert len(numbers) in (0, len(table.columns) + table.average), (key, row.label)
     for row in distinct_rows(paper):
         if row.recipe is not None:
             check_settings(runs.recipe_of(row))
@@ -121,7 +125,11 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_rendered_table() -> None:
-    rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
+    rows = (
+        Row("a", "x", paper=(1.0, 2.0, 1.5), sd=(0.1, None, 0.2)),
+        Row("b", "y", paper=(3.0, None, None)),
+        Row("c", lacks="not published"),
+    )
     values: Values = {
         "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
         "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
@@ -130,6 +138,7 @@ def test_a_rendered_table() -> None:
     table = Table("t", ("mr", "cr"), rows, average=True, reference="a")
     lines = [line.split() for line in render(table, ("mr", "cr"), rows, values).splitlines()]
     assert lines[2] == ["a", "ours", *["1.50", "±", "0.71", "4.25", "±", "0.35", "2.88", "±", "0.53"]]
+    assert lines[3] == ["paper", *["1.00", "±", "0.10", "2.00", "1.50", "±", "0.20"]]
     assert lines[4] == ["difference", "+0.50", "+2.25", "+1.38"]
     p = [f"{stats.ttest_ind(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
     assert lines[8][:3] == ["p", *p]
@@ -213,9 +222,52 @@ def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatc
         return {"best_score": {5e-5: 40.0, 5e-4: 42.0, 1e-3: 41.0}[round(rates[0], 8)]}
 
     monkeypatch.setattr(runs, "run_seed", scored)
-    assert runs.with_best_rates(recipe, (0.1, 1.0, 2.0), tmp_path) == recipe
+    table, scale = Table("t", (), (), rates=(0.1, 1.0, 2.0)), runs.Scale(tmp_path, tmp_path)
+    assert runs.best_of(runs.candidates_of(recipe, table, scale), tmp_path) == recipe
     assert [seed for seed, *_ in tried] == [0, 0, 0] and len({name for _, name, _ in tried}) == 3
     assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
+
+
+def test_the_grid_of_clap_searches_the_weights_that_a_model_has(tmp_path: Path) -> None:
+    table = reproduce.tables_of("clip")["T5a"]
+    paper, small_scale = (runs.Scale(tmp_path, tmp_path, mini=mini) for mini in (False, True))
+    rows = {row.label: runs.recipe_of(row) for row in table.rows}
+    sizes = {label: len(runs.candidates_of(recipe, table, paper)) for label, recipe in rows.items()}
+    expected = {"CLAP": 0, "CLAPs": 3, "CyCLAP": 9, "CyCLAPs": 27}
+    assert sizes == {label: expected[label.partition(",")[0]] for label in rows}
+    tried = runs.candidates_of(rows["CyCLAPs, repaired"], table, paper).values()
+    weights = {(one.method.i_cyclic, one.method.c_cyclic, one.method.captions) for one in tried}
+    assert weights == set(itertools.product((0.1, 0.25, 0.5), repeat=3))
+    assert runs.candidates_of(rows["CyCLAPs, repaired"], table, small_scale) == {}
+
+
+def test_rows_that_a_seed_changes() -> None:
+    """Trained rows and flows always; rows with a classifier behind them where the paper names its seeds."""
+    tables = reproduce.tables_of("sgbert")
+    seeded = {
+        key: {row.label for row in tables[key].rows if runs.is_seeded(row, tables[key])} for key in ("T1", "T4", "T10")
+    }
+    trained = {row.label for row in tables["T1"].rows if row.recipe}
+    assert seeded["T1"] == trained | {f"{model} Flow" for model in ("BERT-base", "BERT-large", "SBERT-base", "SBERT-large")}
+    for key in ("T4", "T10"):
+        assert seeded[key] == {row.label for row in tables[key].rows if not row.lacks}
+    transfer = reproduce.tables_of("gclsr")["T3"]
+    assert not any(runs.is_seeded(row, transfer) for row in transfer.rows if row.model)
+
+
+def test_variants_of_a_row() -> None:
+    """Equal variants share a row, each is compared in its own variant, and what is refused says why."""
+    own = {"method.loss": "opt2"}
+    rows = (Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base", {"method.loss": "sg"}), Row("x", model="m"))
+    rows = (*rows, Row("opt2", "sgbert/bert-base", own, variants=("as released", "repaired")), Row("s", "simcse/bert-base"))
+    found = {row.label: row for row in in_variants(rows, "SG-OPT", ("sgbert",))}
+    both, released = "as printed and repaired", "as released"
+    labels = [f"{label}, {how}" for label in ("SG-OPT", "SG") for how in (both, released)]
+    assert list(found) == [*labels, "x", "opt2, as released", "opt2, repaired", "s"]
+    assert found["opt2, as released"].reference == "SG-OPT, as released"
+    assert found["opt2, repaired"].reference == found["x"].reference == f"SG-OPT, {both}"
+    assert found["opt2, as released"].changes == {**sgbert.RELEASED, **own}
+    assert found["SG, as released"].recipe is None and "released code has 2b rows" in (found["SG, as released"].lacks or "")
 
 
 def test_what_needs_no_run_is_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,17 @@ def test_adjectives_only() -> None:
     assert chosen == {"token": {"boy", "big"}, "adjective": {"big"}}
 
 
+def test_an_adjective_without_an_antonym_loses_its_sentence() -> None:
+    """As the released preparation: one of the adjectives is drawn, then its synonyms and antonyms are looked up."""
+    text, adjectives = "The big wooden house", ("big", "wooden")
+    chosen = [triplet(text, rng(seed), find, None, adjectives.__contains__) for seed in range(200)]
+    assert 70 < sum(one is None for one in chosen) < 130
+    assert {one.texts[0][slice(*one.spans[0])] for one in chosen if one} == {"big"}
+    assert all(triplet(text, rng(seed), find) for seed in range(20))
+    lexicon = open_lexicon("small")
+    assert lexicon.has("big", "a") and not lexicon.has("house", "a") and not lexicon.has("in", "a")
+
+
 def test_the_first_antonym_or_any() -> None:
     sample = RawSample("s", "k", {"txt": b"a big house"})
     antonyms = open_lexicon("small").replacements("big", None)[1]

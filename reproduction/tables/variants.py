@@ -1,0 +1,85 @@
+"""The rows of a paper's own method as the text prints them, as the authors' code runs, and repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from multicse.pipelines import registry
+from multicse.reproduction.tables.table import Row
+from multicse.trainers.engine.checks import check_settings
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a row: the ending of recipes that have a recipe of their own for it, or a constant of the pipeline."""
+
+    label: str
+    ending: str
+    constant: str
+
+
+VARIANTS = (
+    Variant("as printed", "-paper", "PRINTED"),
+    Variant("as released", "-released", "RELEASED"),
+    Variant("repaired", "", ""),
+)
+"""A pipeline without recipes and constant for a variant runs it as its repaired recipes are."""
+
+
+def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[str]) -> tuple[Row, ...]:
+    """Return the rows with those trained by one of `pipelines` in each variant; variants that are equal share a row.
+
+    A row is compared with the row of its reference in the same variant. A row with `variants` has only these. A variant that
+    its recipe refuses becomes a row that is not run, with the reason.
+    """
+    made: list[tuple[Row, dict[str, Row]]] = []
+    for row in rows:
+        pipeline, _, name = (row.recipe or "").partition("/")
+        own = pipeline in pipelines and name not in ("paper", "released")
+        made.append((row, _variants(row, pipeline, name) if own else {}))
+    by_label = {row.label: variants for row, variants in made}
+
+    def compared(row: Row, label: str, variant: str) -> Row:
+        against = row.reference or reference
+        found = by_label.get(against or "")
+        return replace(row, label=label, reference=found[variant].label if found and variant in found else row.reference)
+
+    out: dict[str, Row] = {}
+    for row, variants in made:
+        for variant, one in variants.items():
+            out.setdefault(one.label, compared(one, one.label, variant))
+        if not variants:
+            out[row.label] = compared(row, row.label, "repaired")
+    return tuple(out.values())
+
+
+def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
+    """Return the rows of the variants that a row has, labelled; equal ones are one row under several keys."""
+    module = registry.load(pipeline)
+    chosen = [variant for variant in VARIANTS if not row.variants or variant.label in row.variants]
+    how: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for variant in chosen:
+        own = name + variant.ending
+        if own != name and own in module.RECIPES:
+            how[variant.label] = own, row.changes
+        else:
+            how[variant.label] = name, {**getattr(module, variant.constant, {}), **row.changes}
+    found: dict[str, Row] = {}
+    for variant in chosen:
+        same = [label for label, one in how.items() if one == how[variant.label]]
+        label = row.label if len(same) == len(VARIANTS) else f"{row.label}, {' and '.join(same)}"
+        recipe, changes = how[variant.label]
+        found[variant.label] = _checked(replace(row, label=label, recipe=f"{pipeline}/{recipe}", changes=changes))
+    return found
+
+
+def _checked(row: Row) -> Row:
+    """Return the row, or the row with the reason why it cannot be run."""
+    pipeline, _, name = (row.recipe or "").partition("/")
+    try:
+        check_settings(registry.load(pipeline).RECIPES[name]().changed(row.changes))
+    except ValueError as error:
+        return replace(row, recipe=None, changes={}, lacks=f"cannot be run: {error}")
+    return row

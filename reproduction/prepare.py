@@ -20,6 +20,7 @@ from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_writer import Output, pack
 from multicse.data.shards import MANIFEST
 from multicse.pipelines.pack import report
+from multicse.reproduction import small_data
 from multicse.reproduction.downloads import SOURCES, Content, Result, Source
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
@@ -30,11 +31,14 @@ class Prepare:
     """Packed shards and tables, under the names that recipes have, from a data set as its makers distribute it."""
 
     name: tyro.conf.Positional[str | None] = None
-    """Which data set. Without: the list of them."""
+    """Which data set. Without: the list of them. With small: all that the small scale of the papers' tables reads; it is
+    downloaded from GitHub (about 130 MB) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None
     """Folder of the unpacked download. Default: downloads/NAME."""
-    out: Path = Path(".")
-    """Folder below which shards/..., wos/... are written."""
+    out: Path | None = None
+    """Folder below which shards/..., wos/... are written. Default: this one; of small, one in the cache."""
+    server: str | None = None
+    """With small: URL of a server with the same files, instead of GitHub."""
     overwrite: bool = False
     """Make again what is there."""
 
@@ -43,14 +47,20 @@ class Prepare:
         if self.name is None:
             width = max(map(len, SOURCES))
             print("\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items()))
+            print(f"{'small':<{width}}  All that the small scale reads, downloaded")
             return 0
+        if self.name == "small":
+            return small_data.main(self.out, self.server)
+        if self.server is not None:
+            raise DataError("--server is for the name small; other data sets are downloaded by hand")
         if self.name not in SOURCES:
             known = did_you_mean(self.name, SOURCES)
             raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join(SOURCES)}")
         source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
+        out = self.out or Path(".")
         missing: dict[str, None] = {}  # places, each once and in their order
         for result in source.results:
-            place = self.out / result.path
+            place = out / result.path
             # A table, or a folder whose manifest or configuration was written last.
             made = place.is_file() or (place / MANIFEST).is_file() or (place / "config.json").is_file()
             root = place if result.read is None else folder
@@ -62,7 +72,7 @@ class Prepare:
             elif result.read is None:
                 print(f"{place} is there and is read as it is")
             else:
-                print(make(result, source, folder, self.out, self.overwrite))
+                print(make(result, source, folder, out, self.overwrite))
         if missing:
             hint = textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
             about = [f"  {source.title}", f"  home page  {source.home}", f"  licence    {source.licence}", *hint]

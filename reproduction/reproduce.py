@@ -24,6 +24,7 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
+from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, render, verdicts
@@ -53,7 +54,7 @@ class Arguments:
     """With mini: the small encoder, the data at hand and minutes in place of the paper's."""
     data: Path | None = None
     """The folder of evaluation data. Default: SentEval/data/downstream; mini: the folder of data sets that holds sts,
-    text_unlabeled, nli, ..., by default MULTICSE_DATASETS or ../shared/datasets."""
+    text_unlabeled, nli, ..., by default MULTICSE_DATASETS or that of `prepare.py small`."""
     rows: tuple[str, ...] = ()
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
@@ -212,10 +213,13 @@ def compared(report: Mapping[str, Any]) -> str:
 def scale_of(arguments: Arguments) -> runs.Scale:
     """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
     mini = arguments.scale == "mini"
-    at_hand = Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets")) if mini else runs.SENTEVAL
+    at_hand = Path(os.environ.get("MULTICSE_DATASETS") or small_data.default_folder()) if mini else runs.SENTEVAL
     data = arguments.data or at_hand
-    if mini and not data.is_dir():
-        raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
+    if mini and not (data / "text_unlabeled").is_dir():
+        raise RecipeError(
+            f"{data} does not contain the data of the small scale (sts, text_unlabeled, nli, ...). Download it: "
+            f"{command('prepare', 'reproduction')} small; or name its folder by --data or MULTICSE_DATASETS"
+        )
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
     return runs.Scale(out, data, mini, arguments.workers)
 

@@ -1,0 +1,167 @@
+"""Download the public data of the small scale: ``python reproduction/prepare.py small``.
+
+`small_sources.toml` names each file at a fixed commit, with the licence as its source states it. Files are checked against
+the object names that git has for them at that commit. Complete files are not downloaded again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import shutil
+import sys
+import tarfile
+import tomllib
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from braceexpand import braceexpand
+
+from multicse.data.errors import DataError
+from multicse.data.limits import cache_path
+from multicse.reproduction.sources.small import MAKERS, emoji_files
+
+RAW, ARCHIVES = "https://raw.githubusercontent.com", "https://codeload.github.com"
+TIMEOUT = 60
+"""Seconds that a server may stay silent."""
+
+
+@dataclass(frozen=True)
+class Download:
+    """Files of a public repository at one commit."""
+
+    repository: str
+    commit: str
+    licence: str
+    digest: str
+    files: tuple[str, ...] = ()
+    """Paths; of an archive, patterns of paths. Empty: the images of `emoji_files`."""
+    archive: bool = False
+    """Download the whole repository and keep the files, which are too many to be asked for one by one."""
+
+    def paths(self) -> list[str]:
+        """Return the paths of the files that are asked for one by one."""
+        return [path for pattern in self.files for path in braceexpand(pattern)] or emoji_files()
+
+
+def read_downloads() -> dict[str, Download]:
+    """Return the downloads of `small_sources.toml` by name."""
+    given = tomllib.loads(Path(__file__).with_name("small_sources.toml").read_text(encoding="utf-8"))
+    return {name: Download(**{**one, "files": tuple(one.get("files", ()))}) for name, one in given.items()}
+
+
+def default_folder() -> Path:
+    """Return the folder of the small scale's data that commands use when they are given none."""
+    return cache_path("small-data", "1")
+
+
+def prepare(out: Path, server: str | None, show: Callable[[str], None]) -> None:
+    """Download what is missing and write the data sets of the small scale.
+
+    Args:
+        out: Folder of the data sets; downloads are kept in its folder ``downloads``.
+        server: URL of a server that is used instead of GitHub's, with the same paths below it.
+        show: Receives a line for each download and each data set.
+
+    Raises:
+        DataError: If a file cannot be downloaded, or is not the one that is expected.
+    """
+    downloads = read_downloads()
+    for number, (name, download) in enumerate(downloads.items(), start=1):
+        folder = out / "downloads" / name
+        show(f"{number} of {len(downloads)}: {download.repository} ({download.licence})")
+        if not folder.is_dir():
+            fetch(download, folder, server)
+    for name, make in MAKERS.items():
+        place = out / name
+        if place.exists():
+            show(f"{place} exists")
+            continue
+        half = place.with_name(f"{name}.partial")
+        shutil.rmtree(half, ignore_errors=True)
+        half.mkdir(parents=True)
+        make(out / "downloads", half)
+        half.rename(place)
+        show(f"{place}: {sum(file.stat().st_size for file in half_files(place)) / 1e6:.1f} MB")
+
+
+def half_files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder."""
+    return (file for file in folder.rglob("*") if file.is_file())
+
+
+def fetch(download: Download, folder: Path, server: str | None) -> None:
+    """Download files into a folder, which exists only once they are complete and checked."""
+    half = folder.with_name(f"{folder.name}.partial")
+    half.mkdir(parents=True, exist_ok=True)
+    if download.archive:
+        place = f"{server or ARCHIVES}/{download.repository}/tar.gz/{download.commit}"
+        with opened(place) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
+            for member in archive:
+                path = member.name.partition("/")[2]
+                if member.isreg() and any(fnmatch.fnmatch(path, pattern) for pattern in download.files):
+                    save(archive.extractfile(member), half / path)
+    else:
+        base = f"{server or RAW}/{download.repository}/{download.commit}"
+        missing = [path for path in download.paths() if not (half / path).is_file()]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda path: save(opened(f"{base}/{urllib.parse.quote(path)}"), half / path), missing))
+    if (found := digest(half)) != download.digest:
+        shutil.rmtree(half)
+        raise DataError(
+            f"the files of {download.repository} at {download.commit} have the digest {found} and not {download.digest}; "
+            "nothing of them was kept. Run the command again, and without --server if one was given"
+        )
+    half.rename(folder)
+
+
+def opened(url: str) -> IO[bytes]:
+    """Open a URL. Raises DataError if it does not answer."""
+    try:
+        stream: IO[bytes] = urllib.request.urlopen(url, timeout=TIMEOUT)
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise DataError(f"{url} cannot be downloaded ({error}); run the command again to continue") from error
+    return stream
+
+
+def save(stream: IO[bytes] | None, place: Path) -> None:
+    """Write a stream to a file, which exists only once it is complete."""
+    assert stream is not None
+    place.parent.mkdir(parents=True, exist_ok=True)
+    half = place.with_name(f"{place.name}.partial")
+    with stream, half.open("wb") as file:
+        shutil.copyfileobj(stream, file)
+    half.rename(place)
+
+
+def digest(folder: Path) -> str:
+    """Return the SHA-256 of a line "OBJECT PATH" for each file, with git's object names."""
+    lines = {file.relative_to(folder).as_posix(): object_name(file.read_bytes()) for file in half_files(folder)}
+    return hashlib.sha256("".join(f"{lines[path]} {path}\n" for path in sorted(lines)).encode()).hexdigest()
+
+
+def object_name(content: bytes) -> str:
+    """Return git's object name of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def licences(downloads: Mapping[str, Download]) -> str:
+    """Return a line for each source: repository, commit, licence."""
+    rows = (f"{one.repository} at {one.commit[:12]}: {one.licence}" for one in downloads.values())
+    return "\n".join(rows) + "\n"
+
+
+def main(out: Path | None, server: str | None) -> int:
+    """Prepare the data, with a line for each step on standard error, and print its folder."""
+    place = out or default_folder()
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "LICENCES.txt").write_text(licences(read_downloads()), encoding="utf-8")
+    prepare(place, server, lambda line: print(line, file=sys.stderr, flush=True))
+    print(place)
+    return 0

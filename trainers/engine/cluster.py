@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -133,6 +133,48 @@ def grows() -> bool:
     import ray
 
     return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
+
+
+PATIENCE = 300.0
+"""Seconds that a node has to say which files it finds. Its first task may unpack the job's folder before."""
+Size = tuple[int, int]
+"""Number of files, and their bytes."""
+
+
+def size_of(paths: Sequence[str]) -> Size:
+    """Return the number of files at local paths, and in the folders at them, and their bytes; (0, 0) if none exists."""
+    files = [path for path in paths if os.path.isfile(path)]
+    files += [os.path.join(at, name) for path in paths for at, _, names in os.walk(path, followlinks=True) for name in names]
+    return len(files), sum(os.path.getsize(file) for file in files if os.path.exists(file))
+
+
+def sizes_elsewhere(places: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, Size] | None]]:
+    """Look for local paths on the other nodes that run tasks, by one task on each.
+
+    Args:
+        places: Absolute paths by any name.
+
+    Returns:
+        Address of every node and `size_of` by name there; None instead if the node did not answer within `PATIENCE`.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0)
+    def look(wanted: dict[str, Sequence[str]]) -> dict[str, Size]:
+        return {name: size_of(paths) for name, paths in wanted.items()}
+
+    here, given, asked = ray.get_runtime_context().get_node_id(), ray.put(dict(places)), {}
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != here and node["Resources"].keys() & AUTOSCALING.keys():
+            pinned = look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            asked[pinned.remote(given)] = str(node["NodeManagerAddress"])
+    answered, _ = ray.wait([*asked], num_returns=max(1, len(asked)), timeout=PATIENCE) if asked else ([], [])
+    gone, found = ray.exceptions, list[tuple[str, dict[str, Size] | None]]()
+    for task, address in asked.items():
+        with contextlib.suppress(gone.NodeDiedError, gone.TaskUnschedulableError, gone.WorkerCrashedError):
+            found.append((address, ray.get(task) if task in answered else None))
+    return found
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -83,10 +83,10 @@ def test_files_that_only_one_node_has_are_named(
     storage = f"file://{tmp_path / 'storage'}"
     cases: list[tuple[str, str, object]] = [
         ("encoder.path", encoder, encoder),
-        ("streams.text.shards", f"{disk / 'packed'} (3 files", str(disk / "packed")),
+        ("streams.text.shards", f"{disk / 'packed'} (4 files", str(disk / "packed")),
         (
             "streams.text.shards",
-            f"{disk / 'packed'}/out-train-000000.tar (2 files",
+            f"{disk / 'packed'}/packed-train-000000.tar (2 files",
             str(disk / "packed/*-{000000..000001}.tar"),
         ),
         ("streams.text.shards", str(disk / "lines.jsonl"), f"{disk / 'lines.jsonl'}#txt=text"),

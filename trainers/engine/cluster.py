@@ -7,7 +7,9 @@ import ctypes
 import logging
 import os
 import secrets
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,6 +135,34 @@ def grows() -> bool:
     import ray
 
     return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
+
+
+def hardware(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return what a run of a recipe would use, and the GPUs that there are, as names and texts. Starts no CUDA context.
+
+    The cluster of ``RAY_ADDRESS`` is joined; otherwise this machine's GPUs are those that NVIDIA's tool and torch count.
+    """
+    import torch
+
+    run, counted = recipe.run, torch.cuda.device_count()
+    gpu = f"{run.gpus_per_worker:g} GPU" if run.gpus_per_worker else "no GPU"
+    where = f"{run.num_workers} workers, each with {run.cpus_per_worker:g} CPU and {gpu}"
+    if not run.num_workers:
+        where = f"this process, on {'the first GPU' if counted else 'the CPU'}"
+    found = [("runs on", f"{where}; precision {run.precision}")]
+    if address := os.environ.get("RAY_ADDRESS"):
+        import ray
+
+        start_ray(recipe)
+        cpus, gpus, nodes = capacity()
+        kinds = sorted(name.partition(":")[2] for name in ray.cluster_resources() if name.startswith("accelerator_type:"))
+        return [*found, ("cluster", f"{address}: {nodes} nodes, {cpus:g} CPUs, {gpus:g} GPUs {', '.join(kinds)}".rstrip())]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        names = Counter(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines())
+        there = ", ".join(f"{count} x {name}" for name, count in names.items())
+        return [*found, ("GPUs", f"{there}; torch {torch.__version__} sees {counted}")]
+    return [*found, ("GPUs", f"none that nvidia-smi lists; torch {torch.__version__} sees {counted}")]
 
 
 PATIENCE = 300.0

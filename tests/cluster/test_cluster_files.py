@@ -35,6 +35,14 @@ def cluster() -> dict[str, Any]:
 
 
 @pytest.fixture
+def whole() -> dict[str, Any]:
+    """cluster.yaml with the nodes of eight GPUs, as the command in it brings them in."""
+    text = (ROOT / "cluster.yaml").read_text()
+    assert "`sed -i 's/^#8 //' cluster.yaml`" in text
+    return dict(yaml.safe_load(re.sub("^#8 ", "", text, flags=re.MULTILINE)))
+
+
+@pytest.fixture
 def rayjob() -> dict[str, Any]:
     (job,) = [part for part in yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()) if part["kind"] == "RayJob"]
     return dict(job)
@@ -60,8 +68,9 @@ def of_kubernetes(job: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- cluster.yaml
 
 
-def test_ray_accepts_the_cluster(cluster: dict[str, Any]) -> None:
-    ready = prepared(cluster)
+def test_ray_accepts_the_cluster(cluster: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert prepared(cluster)["available_node_types"].keys() == {"head", "gpu"}
+    ready = prepared(whole)
     types = ready["available_node_types"]
     head, gpu, gpu8 = (types.pop(name) for name in (ready["head_node_type"], "gpu", "gpu8"))
     assert not types, "a default of Ray's slipped in"
@@ -108,18 +117,18 @@ def test_nccl_and_gloo_meet_on_the_interface_of_the_default_route(cluster: dict[
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
 
 
-def test_nodes_of_eight_gpus_have_room_for_nccl_and_its_plugin(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+def test_nodes_of_eight_gpus_have_room_for_nccl_and_its_plugin(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
     """Their docker options and setup are what Ray's own code makes of the type; shared memory exceeds Ray's objects."""
     from ray._private.ray_constants import DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
     from ray.autoscaler._private.util import prepare_config
 
-    kind = prepare_config(copy.deepcopy(cluster))["available_node_types"]["gpu8"]
+    kind = prepare_config(copy.deepcopy(whole))["available_node_types"]["gpu8"]
     options = kind["docker"]["worker_run_options"]
     assert {"--device=/dev/infiniband", "--ulimit memlock=-1:-1"} <= {*options}
     (size,) = [option.partition("=")[2] for option in options if option.startswith("--shm-size")]
     assert int(size.removesuffix("g")) << 30 > DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
     libraries, plugin = kind["worker_setup_commands"]
-    assert [libraries] == cluster["setup_commands"] and "--skip-kmod" in plugin
+    assert [libraries] == whole["setup_commands"] and "--skip-kmod" in plugin
     (group,) = [one for one in rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"] if one["groupName"] == "gpu8"]
     (volume,) = group["template"]["spec"]["volumes"]
     assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30 > DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
@@ -145,8 +154,8 @@ def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_
 # --------------------------------------------------------------------------------------------------------- rayjob.yaml
 
 
-def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
-    there, here = of_kubernetes(rayjob), prepared(cluster)
+def test_kuberay_reads_the_same_cluster(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    there, here = of_kubernetes(rayjob), prepared(whole)
     head, other = there["available_node_types"]["headgroup"], here["available_node_types"]
     assert {name: count for name, count in head["resources"].items() if name != "memory"} == other["head"]["resources"]
     for name in ("gpu", "gpu8"):
@@ -259,7 +268,7 @@ def stack(address: str, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.cluster
-def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws: S3Server) -> None:
+def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S3Server) -> None:
     """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address, and a
     worker may use nothing but the bucket."""
     import boto3
@@ -271,8 +280,9 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
     made_there = stack("203.0.113.7/32", Range="172.31.240.0/20", **where)
     group, private = made_there["SecurityGroup"], made_there["Subnet"]
     text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
-    bootstrap_aws(prepared(yaml.safe_load(text)))  # as it is for who has no use of gpu8
-    config = bootstrap_aws(prepared(yaml.safe_load(text.replace("subnet-00000000000000000", private))))
+    bootstrap_aws(prepared(yaml.safe_load(text)))
+    text = re.sub("^#8 ", "", text, flags=re.MULTILINE).replace("subnet-00000000000000000", private)
+    config = bootstrap_aws(prepared(yaml.safe_load(text)))
 
     (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     from_outside = [rule for rule in rules["IpPermissions"] if rule["IpRanges"] or rule.get("Ipv6Ranges")]
@@ -300,8 +310,8 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
         spot[name] = found.get("InstanceLifecycle")
     assert spot == {"head": None, "gpu": "spot", "gpu8": None}
     for name in ("gpu", "gpu8"):
-        claimed = cluster["available_node_types"][name]["resources"]
-        node = cluster["available_node_types"][name]["node_config"]
+        claimed = whole["available_node_types"][name]["resources"]
+        node = whole["available_node_types"][name]["node_config"]
         machine = ec2.describe_instance_types(InstanceTypes=[node["InstanceType"]])["InstanceTypes"][0]
         assert (
             machine["VCpuInfo"]["DefaultVCpus"] == claimed["CPU"]

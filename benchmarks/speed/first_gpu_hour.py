@@ -16,6 +16,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,8 @@ PEAKS = {
 """Dense bf16 operations per second by a part of the card's name, from NVIDIA's data sheets: half of the figure where that is
 "with sparsity". A10G: AWS, G5 instances."""
 VIEWS, TOKENS = 2, 77
-HERE = {"run.num_workers": 0, "run.gpus_per_worker": 0, "run.precision": "bf16", **NOT_TRAINED}
+GPUS = min(1, torch.cuda.device_count())
+HERE = {"run.num_workers": 0, "run.gpus_per_worker": GPUS, "run.precision": "bf16", **NOT_TRAINED}
 
 
 class Size(NamedTuple):
@@ -59,14 +61,8 @@ class Size(NamedTuple):
     seconds: float = 20.0
 
 
-PAPER = Size()
-
-
 def transformer(layers: int, width: int, lengths: Iterable[int]) -> float:
-    """Return the operations of a training step on rows of these lengths in tokens, without embeddings and heads.
-
-    Three forward passes; of every layer the feed-forward part has four times the width, and attention counts.
-    """
+    """Return the operations of a training step, three forward passes, on rows of so many tokens; embeddings are left out."""
     return sum(3.0 * layers * (24 * length * width**2 + 4 * length**2 * width) for length in lengths)
 
 
@@ -81,33 +77,31 @@ def peak(card: str) -> float | None:
     return next((PEAKS[name] for name in sorted(PEAKS, key=len, reverse=True) if name in card), None)
 
 
-def rate(step: Call, samples: int, seconds: float) -> float:
-    """Return samples per second over about so many seconds, after five steps that are not timed."""
-    for _ in range(5):
-        step()
-    began = clock()
-    step()
-    steps = max(3, math.ceil(seconds / max(clock() - began, 1e-3)))
+def timed(step: Call, steps: int) -> float:
+    """Return the seconds of so many steps."""
     began = clock()
     for _ in range(steps):
         step()
-    return samples * steps / (clock() - began)
+    return clock() - began
+
+
+def rate(step: Call, samples: int, seconds: float) -> float:
+    """Return samples per second over about so many seconds, after five steps that do not count."""
+    timed(step, 5)
+    steps = max(3, math.ceil(seconds / max(timed(step, 1), 1e-3)))
+    return samples * steps / timed(step, steps)
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """Return the length of the union of intervals."""
     total, reached = 0.0, -math.inf
     for start, end in sorted(spans):
-        total += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
+        total, reached = total + max(0.0, end - max(start, reached)), max(reached, end)
     return total
 
 
 def shares(spans: Iterable[tuple[str, float, float]], wall: float) -> dict[str, float]:
-    """Return shares of the wall time: kernels, copies that no kernel hides, and the time in which the GPU is idle.
-
-    The spans are name, start and end of everything that the GPU did, in the unit of `wall`; Memcpy and Memset are copies.
-    """
+    """Return shares of the time: kernels, copies that no kernel hides, idle. Spans are name, start and end on the GPU."""
     spans = list(spans)
     kernels = covered((start, end) for name, start, end in spans if not name.startswith("Mem"))
     busy = covered((start, end) for _, start, end in spans)
@@ -117,11 +111,9 @@ def shares(spans: Iterable[tuple[str, float, float]], wall: float) -> dict[str, 
 def profiled(step: Call, steps: int = 5) -> tuple[dict[str, float], str]:
     """Return `shares` of a few steps, and the five spans that take longest with their share of the GPU's time."""
     with torch.profiler.profile() as profile:
-        began = clock()
-        for _ in range(steps):
-            step()
-        wall = 1e6 * (clock() - began)
-    on_gpu = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        wall = 1e6 * timed(step, steps)
+    gpu = torch.autograd.DeviceType.CUDA
+    on_gpu = [one for one in profile.events() if one.device_type == gpu and not one.is_user_annotation]
     took: Counter[str] = Counter()
     for event in on_gpu:
         took[event.name] += event.time_range.elapsed_us()
@@ -133,10 +125,7 @@ def reading(made: Engine, stream: str, batches: int = 4) -> float:
     """Return the seconds in which this process reads one batch, the first left out."""
     readers = made._readers()
     next(readers[stream])
-    began = clock()
-    for _ in range(batches):
-        next(readers[stream])
-    took = (clock() - began) / batches
+    took = timed(partial(next, readers[stream]), batches) / batches
     for reader in readers.values():
         reader.close()
     return took
@@ -180,8 +169,7 @@ def ours_pairs(place: Path, size: Size) -> Engine:
     from transformers import AutoTokenizer, CLIPTextConfig
 
     folder, shards, noise = place / "clip", place / "pairs", np.random.default_rng(0)
-    tokenizer = AutoTokenizer.from_pretrained(parts.SMALL_ENCODER)
-    tokenizer.save_pretrained(folder)
+    (tokenizer := AutoTokenizer.from_pretrained(parts.SMALL_ENCODER)).save_pretrained(folder)
     text = {"hidden_size": size.caption_width, "intermediate_size": 4 * size.caption_width, "num_hidden_layers": size.layers}
     text |= {"num_attention_heads": max(1, size.caption_width // 64), "vocab_size": 49408, "max_position_embeddings": TOKENS}
     text |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
@@ -205,11 +193,11 @@ def ours_pairs(place: Path, size: Size) -> Engine:
     return engine(recipe)
 
 
-def measure(size: Size = PAPER) -> dict[str, Any]:
+def measure(size: Size) -> dict[str, Any]:
     """Return what was measured; on a CPU too, where a test runs it in a small size."""
     from transformers.utils import is_flash_attn_2_available
 
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    card = torch.cuda.get_device_name() if GPUS else "no GPU"
     attention = "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
     found: dict[str, Any] = {"machine": machine(), "card": card, "peak": peak(card), "rows": []}
     with tempfile.TemporaryDirectory() as name:
@@ -251,8 +239,8 @@ def write(found: dict[str, Any], out: Path) -> None:
 
 def main(out: Path = Path("runs/first-gpu-hour")) -> None:
     """Measure, and write ``first_gpu_hour.json`` and ``first_gpu_hour.md`` to the folder `out`."""
-    if torch.cuda.is_available():
-        write(measure(), out)
+    if GPUS:
+        write(measure(Size()), out)
     else:
         print("torch finds no GPU here, so nothing is measured: run this on a machine with one and a CUDA build of torch")
 

@@ -104,7 +104,7 @@ def test_files_that_only_one_node_has_are_named(
         assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} (nothing there)" in said, said
 
     command = [python, "pipelines/simcse.py", "smoke", "--run.tracking-uri", tracking.uri, "--run.storage", storage]
-    codes = {}
+    codes: dict[str, int] = {}
     for path in (encoder, shared):
         output = tmp_path / f"run-{len(codes)}"
         ended = subprocess.run(

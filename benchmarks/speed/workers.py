@@ -54,8 +54,8 @@ class Published(NamedTuple):
         return 3 * self.forward * self.samples / self.seconds
 
 
-OPEN_CLIP = "open_clip: docs/PRETRAINED.md, 12 billion samples of LAION-400M in"
-PROFILE = "docs/model_profile.csv"
+OPEN_CLIP = "open_clip, page on pretrained models: 12 billion samples of LAION-400M in"
+PROFILE = "model_profile.csv"
 B32 = Published("CLIP ViT-B/32, A100", 14.78e9, 12e9, 4600 * 3600, f"{OPEN_CLIP} 4,600 GPU hours; {PROFILE}")
 L14 = Published(
     "CLIP ViT-L/14, A100",

@@ -279,9 +279,12 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
     where = {"Vpc": public["VpcId"], "Zone": public["AvailabilityZone"], "PublicSubnet": public["SubnetId"]}
     made_there = stack("203.0.113.7/32", Range="172.31.240.0/20", **where)
     group, private = made_there["SecurityGroup"], made_there["Subnet"]
+    assert "MapPublicIpOnLaunch: true" in (ROOT / "cluster-aws.yaml").read_text()  # which the emulator does not read there
+    ec2.modify_subnet_attribute(SubnetId=private, MapPublicIpOnLaunch={"Value": True})
     text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
     bootstrap_aws(prepared(yaml.safe_load(text)))
     text = re.sub("^#8 ", "", text, flags=re.MULTILINE).replace("subnet-00000000000000000", private)
+    text = text.replace("subnet-11111111111111111", public["SubnetId"])
     config = bootstrap_aws(prepared(yaml.safe_load(text)))
 
     (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
@@ -301,7 +304,7 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
             assert {*subnets} == {private}
             node.pop("SecurityGroupIds")
         else:
-            assert private not in subnets
+            assert subnets == [public["SubnetId"]], "the subnet of gpu8 cannot be reached from outside"
             node["SubnetId"] = subnets[0]
         (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
         (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
@@ -322,7 +325,7 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
         assert sorted(one["NetworkCardIndex"] for one in efa) == [*range(most)]
 
     (subnet,) = ec2.describe_subnets(SubnetIds=[private])["Subnets"]
-    assert (subnet["CidrBlock"], subnet["MapPublicIpOnLaunch"]) == ("172.31.240.0/20", False)
+    assert (subnet["CidrBlock"], subnet["AvailabilityZone"]) == ("172.31.240.0/20", public["AvailabilityZone"])
     (table,) = ec2.describe_route_tables(Filters=[{"Name": "association.subnet-id", "Values": [private]}])["RouteTables"]
     (gateway,) = ec2.describe_nat_gateways()["NatGateways"]
     outside = [route.get("NatGatewayId") for route in table["Routes"] if route["DestinationCidrBlock"] == "0.0.0.0/0"]

@@ -54,12 +54,19 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def head(disk: Path) -> Iterator[RayHead]:
-    """A head without CPUs and the two nodes."""
+    """A head without CPUs and the two nodes, of which the second has the beginning of an encoder."""
     one = RayHead(["--num-cpus=0"])
     try:
         one.start()
         for address in NODES:
-            hidden = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(disk)]
+            hidden = [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                'mount -t tmpfs none "$0" && mkdir "$0/encoder" && touch "$0/encoder/config.json" && exec "$@"',
+                str(disk),
+            ]
             start = [RAY, "start", f"--address={one.address}", f"--node-ip-address={address}", "--num-cpus=2"]
             start += ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
             subprocess.run(
@@ -101,7 +108,8 @@ def test_files_that_only_one_node_has_are_named(
     found, *refused = done.stdout.splitlines()
     assert found == "found everywhere" and len(refused) == len(cases), done.stdout + done.stderr[-3000:]
     for (setting, what, _), said in zip(cases, refused, strict=True):
-        assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} (nothing there)" in said, said
+        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "nothing there"
+        assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} ({there})" in said, said
 
     command = [python, "pipelines/simcse.py", "smoke", "--run.tracking-uri", tracking.uri, "--run.storage", storage]
     codes: dict[str, int] = {}

@@ -18,6 +18,7 @@ from urllib.parse import urlparse
 
 from multicse.data.errors import DataError, redacted
 from multicse.data.shard_urls import expand, is_hub_name
+from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
@@ -102,7 +103,8 @@ def check_places(recipe: Recipe, nodes: int) -> None:
     for setting, paths in places.items():
         count, size = size_of(paths)
         what = f"{setting}: {paths[0]} ({count:,} files, {size / 1e6:,.1f} MB)"
-        if not elsewhere and not all(Path(path).is_relative_to(code) or in_copy(Path(path)) for path in paths):
+        brought = all(in_copy(Path(path)) or (Path(path).is_relative_to(code) and size <= SMALL) for path in paths)
+        if not elsewhere and not brought:
             raise RecipeError(
                 f"{what} is on this machine, and the cluster has no other node yet to look for it on. {remedy}; or start a "
                 "node first (min_workers), if it would find the path"
@@ -110,14 +112,11 @@ def check_places(recipe: Recipe, nodes: int) -> None:
         for address, found in elsewhere:
             if found is None:
                 raise RecipeError(
-                    f"{what}: the node {address} did not say within {PATIENCE:g} s whether it has this; see `ray status`"
+                    f"{what}: the node {address} did not answer within {PATIENCE:g} s whether it has this; see `ray status`"
                 )
-            if found[setting] < (count, size):
-                there = (
-                    f"{found[setting][0]:,} files, {found[setting][1] / 1e6:,.1f} MB there"
-                    if found[setting][0]
-                    else "nothing there"
-                )
+            files, size_there = found[setting]
+            if files < count or size_there < size:
+                there = f"{files:,} files, {size_there / 1e6:,.1f} MB there" if files else "nothing there"
                 raise RecipeError(f"{what} is on this machine, but not on the node {address} ({there}). {remedy}")
 
 

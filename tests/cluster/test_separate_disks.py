@@ -21,6 +21,7 @@ from tests.small import write_encoder
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.xdist_group("nodes")]
 
 NODES = ("127.0.0.2", "127.0.0.3")
+HIDE = 'mount -t tmpfs none "$0" && mkdir "$0/encoder" && touch "$0/encoder/config.json" && exec "$@"'
 SCRIPT = """
 import json, sys
 import ray
@@ -59,19 +60,10 @@ def head(disk: Path) -> Iterator[RayHead]:
     try:
         one.start()
         for address in NODES:
-            hidden = [
-                "unshare",
-                "-m",
-                "sh",
-                "-c",
-                'mount -t tmpfs none "$0" && mkdir "$0/encoder" && touch "$0/encoder/config.json" && exec "$@"',
-                str(disk),
-            ]
             start = [RAY, "start", f"--address={one.address}", f"--node-ip-address={address}", "--num-cpus=2"]
             start += ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
-            subprocess.run(
-                [*(hidden if address == NODES[1] else ()), *start, "--disable-usage-stats"], env=one.env, check=True
-            )
+            hidden = ["unshare", "-m", "sh", "-c", HIDE, str(disk)] if address == NODES[1] else []
+            subprocess.run([*hidden, *start, "--disable-usage-stats"], env=one.env, check=True)
         yield one
     finally:
         one.kill()

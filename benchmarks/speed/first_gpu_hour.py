@@ -39,16 +39,7 @@ from multicse.trainers.recipe import EncoderConfig
 
 PEAKS = {
     **{"B200": 2250e12, "H200": 989e12, "GH200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12},
-    **{
-        "A100": 312e12,
-        "L40S": 362e12,
-        "L40": 181e12,
-        "L4": 121e12,
-        "A10G": 70e12,
-        "A10": 125e12,
-        "RTX 4090": 165e12,
-        "RTX 3090": 71e12,
-    },
+    **{"A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A10G": 70e12, "A10": 125e12, "RTX 4090": 165e12},
 }
 """Dense bf16 operations per second by a part of the card's name, from NVIDIA's data sheets: half of the figure where that is
 "with sparsity". A10G: AWS, G5 instances."""

@@ -308,7 +308,10 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
             node["SubnetId"] = subnets[0]
         (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
         (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
-        assert [one["GroupId"] for one in found["SecurityGroups"]] == [group]
+        cards = [
+            one for card in found["NetworkInterfaces"] for one in card["Groups"]
+        ]  # where the emulator has those of gpu8
+        assert {one["GroupId"] for one in found["SecurityGroups"] or cards} == {group}
         assert found["IamInstanceProfile"]["Arn"].endswith("multicse-head" if name == "head" else "multicse-worker")
         spot[name] = found.get("InstanceLifecycle")
     assert spot == {"head": None, "gpu": "spot", "gpu8": None}

@@ -16,4 +16,7 @@ COPY --chown=ray:users reproduction reproduction
 COPY --chown=ray:users models models
 # Reading processes are kept on nodes with fewer CPUs than processes (docs/cluster.md).
 ENV RAY_num_workers_soft_limit=64
-RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt
+# Its wheels of torch come before PyPI's. They bring CUDA's libraries along and need a driver for that CUDA (13.0: 580 or
+# later). Other drivers: cu126; without a GPU: cpu.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cu130
+RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt --extra-index-url ${TORCH_INDEX}

@@ -358,13 +358,14 @@ def upload(folder: Path, url: str) -> None:
     manifest = read_manifest(str(folder)) if folder.is_dir() else None
     if manifest is None:
         raise DataError(f"{folder} is no folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
-    if not re.match(r"[a-z0-9+]+://[^/]", url):
+    shared = url.startswith("file:///")
+    if not shared and not re.match(r"[a-z0-9+]+://[^/]", url):
         raise DataError(f"{url!r} is no URL; give one such as s3://bucket/shards/{folder.resolve().name}")
     names = [*sorted(manifest.shards), MANIFEST]
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and not there; pack it again")
     try:
-        fs, place = fsspec.core.url_to_fs(url.rstrip("/"))
+        fs, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if shared else {}))
         for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
             retry(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
     except Exception as error:  # of any package that knows a store

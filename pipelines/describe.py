@@ -135,7 +135,7 @@ def _differences(shard: Shard) -> Iterator[str]:
 
 
 def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
-    """Describe what a recipe would do: samples of its streams, steps and parameters.
+    """Describe what a recipe would do: samples of its streams, steps, parameters, and what it would run on.
 
     Args:
         paper: Pipeline, or the file of one.
@@ -148,7 +148,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     from multicse.pipelines.cli import parse, prepare
     from multicse.pipelines.registry import load, started
     from multicse.trainers.engine.checkpoint import build_method
-    from multicse.trainers.engine.cluster import quiet
+    from multicse.trainers.engine.cluster import hardware, quiet
 
     pipeline = load(paper)
     quiet()
@@ -162,6 +162,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     trained, frozen = (sum(size for size, learns in sizes if learns is one) for one in (True, False))
     lines.append(f"  steps       {recipe.steps(samples[recipe.lead]):,}")
     lines.append(f"  parameters  {trained:,} trained, {frozen:,} frozen")
+    lines += [f"  {name:10}  {text}" for name, text in hardware(recipe)]
     return "\n".join(lines)
 
 

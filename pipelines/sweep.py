@@ -112,13 +112,15 @@ def _run(search: Sweep, folder: Path) -> int:
 
 
 def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
-    from multicse.trainers.engine.checks import check_cluster
+    from multicse.trainers.engine.checks import check_cluster, check_places
     from multicse.trainers.engine.cluster import capacity
+    from multicse.trainers.engine.launch import with_uploaded_shards
     from multicse.trainers.tuning.search import Search, run
     from multicse.trainers.tuning.sweep import at_once, plan_of, records_of
 
     cpus, gpus, nodes = capacity()
     check_cluster(made.recipe, nodes=nodes)
+    check_places(with_uploaded_shards(made.recipe), nodes)
     fitting = at_once(made.recipe, cpus, gpus, made.concurrent)
     parent = _open(made, folder, goes_on)
     print(describe(made, fitting, folder))

@@ -34,7 +34,7 @@ PAGES = [
     for page in (ROOT / "README.md", ROOT / "models/small-bert-en/README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if page.name not in HISTORY
 ]
-SYSTEM = ("aws", "docker", "kubectl", "psql", "pg_dump", "pg_restore", "apt-get")
+SYSTEM = ("aws", "docker", "kubectl", "psql", "pg_dump", "pg_restore", "apt-get", "sed")
 """Programs whose parser cannot be asked here; the files that they are given have to be there."""
 PLACEHOLDERS = {"my_method.py": "docs/new_method.py", "esimcse": "docs/new_method.py"}
 """What stands for a file or a package of the reader's, and what is taken for it."""

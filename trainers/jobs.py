@@ -51,6 +51,26 @@ def kept(place: Path, storage: str | None = None) -> Path:
     return results_folder(storage).joinpath(*parts[parts.index(RAY_COPIES) + 2 :])
 
 
+def left_out(place: str) -> str | None:
+    """Return the ignore file because of which Ray did not send a path to a job's copy of its folder; None if there is none.
+
+    Ray says nothing of what it leaves out, so that a path just does not exist in the job.
+    """
+    path = Path(os.path.abspath(place))
+    if not in_copy(path) or path.exists():
+        return None
+    from ray._private.thirdparty.pathspec import PathSpec  # the one that Ray decides by
+
+    root = path.parts.index(RAY_COPIES) + 2
+    for depth in range(root, len(path.parts)):
+        folder, inside = Path(*path.parts[:depth]), "/".join(path.parts[depth:])
+        for file in (folder / ".gitignore", folder / ".rayignore"):
+            patterns = PathSpec.from_lines("gitwildmatch", file.read_text().splitlines() if file.is_file() else [])
+            if patterns.match_file(inside) or patterns.match_file(f"{inside}/file"):
+                return str(file.relative_to(Path(*path.parts[:root])))
+    return None
+
+
 @contextlib.contextmanager
 def results_in(folder: Path, first: bool = True) -> Iterator[None]:
     """Print the folder of the results before and after the body, in jobs that run in a copy.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -27,16 +27,48 @@ from multicse.trainers import gather
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.recipe import Recipe
 
-RATE, NODE, INSIDE, ACROSS, DELAY = 400e12, 8, 300e9, 50e9, 20e-6
-ASSUMED = f"""Predicted, with the paper's batch on every GPU and BERT-base for every transformer of texts. Assumed:
-{RATE / 1e12:.0f} TFLOP/s that a GPU reaches in bf16, nodes of {NODE}, {INSIDE / 1e9:.0f} GB/s per GPU within a node and
+NODE, INSIDE, ACROSS, DELAY = 8, 300e9, 50e9, 20e-6
+ASSUMED = f"""Predicted, with the paper's batch on every GPU and BERT-base for every transformer of texts. Assumed: the
+rate of the nearest model for which one was published, nodes of {NODE}, {INSIDE / 1e9:.0f} GB/s per GPU within a node and
 {ACROSS / 1e9:.0f} GB/s across nodes, {1e6 * DELAY:.0f} µs for each of log2(GPUs) rounds of a collective. Gradients hide
 behind the backward pass, two thirds of the work; nothing else is hidden."""
+
+
+class Published(NamedTuple):
+    """A published training run, from which the rate of a GPU follows; a step counts as three forward passes.
+
+    Attributes:
+        forward: Floating-point operations of a forward pass of one sample.
+        samples: Samples that were trained on in `seconds`, which are those of all GPUs together.
+    """
+
+    model: str
+    forward: float
+    samples: float
+    seconds: float
+    source: str
+
+    @property
+    def rate(self) -> float:
+        """Floating-point operations per second and GPU."""
+        return 3 * self.forward * self.samples / self.seconds
+
+
+OPEN_CLIP = "open_clip, page on pretrained models: 12 billion samples of LAION-400M in"
+MOSAIC = "MosaicBERT (arXiv 2312.17482), its baseline: 70,000 steps of 4,096 x 128 tokens in 11.5 hours on 8 GPUs"
+NEMO = "NVIDIA NeMo user guide 24.07, CLIP: 935 samples/s on 8 GPUs; open_clip: model_profile.csv"
+LAION = "LAION-AI/open-clap-scaling: 623.7 samples/s and GPU on 4 GPUs, 544.6 on 512"
+BERT = Published("BERT-base, A100", 2 * 110e6 * 128, 70_000 * 4096, 11.5 * 3600 * 8, MOSAIC)
+B32 = Published("CLIP ViT-B/32, A100", 14.78e9, 12e9, 4600 * 3600, f"{OPEN_CLIP} 4,600 GPU hours; model_profile.csv")
+L14 = Published("CLIP ViT-L/14, A100", 175.33e9, 12e9, 50800 * 3600, f"{OPEN_CLIP} 50,800 GPU hours, checkpointed; the same")
+G14 = Published("CLIP ViT-g/14, H100", 581.15e9, 935, 8, NEMO)
+HTSAT = Published("CLAP HTSAT-tiny and RoBERTa, GH200", 111.2e9, 623.7, 1, LAION)
+RUNS = (BERT, B32, L14, G14, HTSAT)
 ROWS = {
-    **{"simcse": "bert-base", "visualcse": "bert-base", "audiocse": "bert-base", "sgbert": "bert-base"},
-    **{"mocoutrl": "bert-base", "gclsr": "pwva-att-gp", "cyclip": "cyclip-s", "clap": "cyclap-s"},
+    **{name: ("bert-base", BERT) for name in ("simcse", "visualcse", "audiocse", "sgbert", "mocoutrl")},
+    **{"gclsr": ("pwva-att-gp", B32), "cyclip": ("cyclip-s", B32), "clap": ("cyclap-s", HTSAT)},
 }
-"""Pipeline and recipe of every paper in the model."""
+"""Recipe of every paper in the model, and the run whose rate it has; GCLSR's small convolutions have the lowest."""
 SAMPLES, WORLDS = 4, (8, 64, 512)
 
 
@@ -92,9 +124,15 @@ def counted(recipe: Recipe) -> Counter[str]:
     return Counter({name: int(count * grown.get(name, 1)) for name, count in workers.found.items()})
 
 
-def waits(step: Counter[str], world: int) -> dict[str, float]:
-    """Return the seconds of a step on `world` GPUs by what it waits for."""
-    ring, work = (world - 1) / world / (INSIDE if world <= NODE else ACROSS), step["operations"] / RATE
+def waits(step: Counter[str], world: int, rate: float) -> dict[str, float]:
+    """Return the seconds of a step on `world` GPUs by what it waits for.
+
+    Args:
+        step: What `counted` returns.
+        world: Number of GPUs.
+        rate: Floating-point operations per second of a GPU.
+    """
+    ring, work = (world - 1) / world / (INSIDE if world <= NODE else ACROSS), step["operations"] / rate
     return {
         "work": work,
         "gradients": max(0.0, 2 * ring * step["gradients"] - 2 / 3 * work),
@@ -116,7 +154,7 @@ def papers(place: Path) -> dict[str, Recipe]:
     }
     run = {"evaluation.data": None, "run.precision": "fp32", "run.gpus_per_worker": 0, "run.max_steps": 2, **NOT_TRAINED}
     found = {}
-    for name, row in ROWS.items():
+    for name, (row, _) in ROWS.items():
         recipe = registry.load(name).RECIPES[row]()
         pairs = "sounds-train" if name == "clap" else "emoji-train"
         folders = {stream: pairs if stream == "pairs" else stream for stream in recipe.streams}
@@ -131,18 +169,27 @@ def papers(place: Path) -> dict[str, Recipe]:
 def main() -> None:
     """Print a row for each paper."""
     torch.set_num_threads(1)
-    columns = ["method", "batch", "TFLOP", "gradients, MB", "gathered, KB", "calls"]
+    columns = ["method", "batch", "TFLOP", "TFLOP/s", "gradients, MB", "gathered, KB", "calls"]
     columns += [f"{world} GPUs: samples/s, efficiency" for world in WORLDS] + ["what breaks first"]
-    print(f"{ASSUMED}\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+    print(f"{ASSUMED}\n\n| model, GPU | TFLOP/s | source |\n|---|---:|---|")
+    for run in RUNS:
+        print(f"| {run.model} | {run.rate / 1e12:.0f} | {run.source} |")
+    print(f"\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     with tempfile.TemporaryDirectory() as place:
         for name, recipe in papers(Path(place)).items():
-            step, batch = counted(recipe), recipe.streams[recipe.lead].batch_size
-            took = {world: sum(waits(step, world).values()) for world in (1, *WORLDS)}
+            step, batch, rate = counted(recipe), recipe.streams[recipe.lead].batch_size, ROWS[name][1].rate
+            took = {world: sum(waits(step, world, rate).values()) for world in (1, *WORLDS)}
             broken = [world for world in WORLDS if took[1] / took[world] < 0.9]
-            cells = [name, f"{batch}", f"{step['operations'] / 1e12:.2f}", f"{step['gradients'] / 1e6:,.0f}"]
+            cells = [
+                name,
+                f"{batch}",
+                f"{step['operations'] / 1e12:.2f}",
+                f"{rate / 1e12:.0f}",
+                f"{step['gradients'] / 1e6:,.0f}",
+            ]
             cells += [f"{step['gathered'] / 1e3:,.0f}", f"{step['calls']}"]
             cells += [f"{batch * world / took[world]:,.0f}, {took[1] / took[world]:.0%}" for world in WORLDS]
-            slow = waits(step, broken[0]) if broken else {}
+            slow = waits(step, broken[0], rate) if broken else {}
             cells += [max(slow.keys() - {"work"}, key=lambda what: slow[what]) if broken else "nothing"]
             print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -9,12 +9,14 @@ import copy
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -30,6 +32,14 @@ VERSION = dict(
 @pytest.fixture
 def cluster() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text()))
+
+
+@pytest.fixture
+def whole() -> dict[str, Any]:
+    """cluster.yaml with the nodes of eight GPUs, as the command in it brings them in."""
+    text = (ROOT / "cluster.yaml").read_text()
+    assert "`sed -i 's/^#8 //' cluster.yaml`" in text
+    return dict(yaml.safe_load(re.sub("^#8 ", "", text, flags=re.MULTILINE)))
 
 
 @pytest.fixture
@@ -58,12 +68,14 @@ def of_kubernetes(job: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------- cluster.yaml
 
 
-def test_ray_accepts_the_cluster(cluster: dict[str, Any]) -> None:
-    ready = prepared(cluster)
+def test_ray_accepts_the_cluster(cluster: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert prepared(cluster)["available_node_types"].keys() == {"head", "gpu"}
+    ready = prepared(whole)
     types = ready["available_node_types"]
-    head, gpu = types.pop(ready["head_node_type"]), types.pop("gpu")
+    head, gpu, gpu8 = (types.pop(name) for name in (ready["head_node_type"], "gpu", "gpu8"))
     assert not types, "a default of Ray's slipped in"
-    most = {most: gpu["resources"][kind] * ready["max_workers"] for kind, most in AUTOSCALING.items()}
+    workers = (gpu, gpu8)
+    most = {most: sum(t["resources"][kind] * t["max_workers"] for t in workers) for kind, most in AUTOSCALING.items()}
     assert head["resources"] == {"CPU": 0, **most}, "the checks of a run read what the cluster can grow to"
     assert (gpu["min_workers"], gpu["max_workers"]) == (0, ready["max_workers"])
     assert ready["provider"]["cache_stopped_nodes"] is False, "a stopped node costs its disk"
@@ -82,6 +94,44 @@ def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
     head, worker = found
     assert head["head"] and head["dashboard_host"] == "127.0.0.1" and head["autoscaling_config"]
     assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}"
+
+
+def test_nccl_and_gloo_meet_on_the_interface_of_the_default_route(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    """The command is run up to `ray start`; the kernel says on which interface a packet to the outside would leave."""
+    (line,) = [command for command in cluster["worker_start_ray_commands"] if "ray start" in command]
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "FI_PROVIDER", "LD_LIBRARY_PATH")
+    script = line.partition("RAY_AUTH_MODE")[0] + " ".join(["echo", *(f'"${name}"' for name in names)])
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "LD_LIBRARY_PATH": "/own"}
+    )
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no default route")
+        mine = probe.getsockname()[0]
+    interface = next(name for name, all_of in psutil.net_if_addrs().items() if mine in [one.address for one in all_of])
+    found = done.stdout.split()
+    assert found[:3] == [interface, f"={interface}", "efa"] and found[3].endswith("/opt/amazon/efa/lib:/own"), done.stderr
+    (environment,) = [part["data"] for part in yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()) if "data" in part]
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
+
+
+def test_nodes_of_eight_gpus_have_room_for_nccl_and_its_plugin(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    """Their docker options and setup are what Ray's own code makes of the type; shared memory exceeds Ray's objects."""
+    from ray._private.ray_constants import DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
+    from ray.autoscaler._private.util import prepare_config
+
+    kind = prepare_config(copy.deepcopy(whole))["available_node_types"]["gpu8"]
+    options = kind["docker"]["worker_run_options"]
+    assert {"--device=/dev/infiniband", "--ulimit memlock=-1:-1"} <= {*options}
+    (size,) = [option.partition("=")[2] for option in options if option.startswith("--shm-size")]
+    assert int(size.removesuffix("g")) << 30 > DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
+    libraries, plugin = kind["worker_setup_commands"]
+    assert [libraries] == whole["setup_commands"] and "--skip-kmod" in plugin
+    (group,) = [one for one in rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"] if one["groupName"] == "gpu8"]
+    (volume,) = group["template"]["spec"]["volumes"]
+    assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30 > DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
 
 
 def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_path: Path) -> None:
@@ -104,13 +154,16 @@ def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_
 # --------------------------------------------------------------------------------------------------------- rayjob.yaml
 
 
-def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
-    there, here = of_kubernetes(rayjob), prepared(cluster)
-    head, gpu = there["available_node_types"]["headgroup"], there["available_node_types"]["gpu"]
-    other = here["available_node_types"]
+def test_kuberay_reads_the_same_cluster(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    there, here = of_kubernetes(rayjob), prepared(whole)
+    head, other = there["available_node_types"]["headgroup"], here["available_node_types"]
     assert {name: count for name, count in head["resources"].items() if name != "memory"} == other["head"]["resources"]
-    assert {name: gpu["resources"][name] for name in ("CPU", "GPU")} == other["gpu"]["resources"]
-    assert (gpu["min_workers"], gpu["max_workers"]) == (other["gpu"]["min_workers"], other["gpu"]["max_workers"])
+    for name in ("gpu", "gpu8"):
+        kind = there["available_node_types"][name]
+        assert {what: kind["resources"][what] for what in ("CPU", "GPU")} == other[name]["resources"]
+        assert [kind[most] for most in ("min_workers", "max_workers")] == [
+            other[name][most] for most in ("min_workers", "max_workers")
+        ]
     assert there["idle_timeout_minutes"] == here["idle_timeout_minutes"]
     assert there["max_workers"] == here["max_workers"]
 
@@ -149,7 +202,7 @@ def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> Non
     folder = next(rest for kind, rest in steps if kind == "WORKDIR")
     assert [rest for kind, rest in steps if kind == "USER"] == ["ray"]
     assert steps.index(["RUN", f"mkdir -p {folder}"]) in range(kinds.index("USER"), kinds.index("WORKDIR"))
-    assert set(kinds) <= {"FROM", "USER", "ENV", "RUN", "WORKDIR", "COPY"}, "ADD unpacks and fetches what it is given"
+    assert set(kinds) <= {"FROM", "USER", "ENV", "ARG", "RUN", "WORKDIR", "COPY"}, "ADD unpacks and fetches what it is given"
     for kind, rest in steps:
         assert kind != "COPY" or rest.startswith("--chown=ray:users ")
         assert kind != "RUN" or not re.search(r"\b(sudo|curl|wget)\b|apt-get (?!.*--no-install-recommends)", rest), rest
@@ -157,6 +210,14 @@ def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> Non
     copied = [rest.split()[1:] for kind, rest in steps if kind == "COPY"]
     assert {*ROOMS, "multicse"} == {names[0] for names in copied if names[0] == names[-1]}
     assert all((ROOT / name).is_file() for names in copied if names[-1] == "./" for name in names[:-1])
+
+
+def test_the_image_and_the_nodes_take_torch_from_one_index_of_its_wheels(cluster: dict[str, Any]) -> None:
+    """And an index can replace it, as for a machine without a GPU."""
+    text = (ROOT / "Dockerfile").read_text()
+    index = re.search(r"^ARG TORCH_INDEX=(https://download\.pytorch\.org/whl/cu\d+)$", text, re.MULTILINE)
+    assert index and text.index("FROM ") < index.start() < text.index("--extra-index-url ${TORCH_INDEX}")
+    assert cluster["setup_commands"][0].endswith(f"-c constraints.txt --extra-index-url {index[1]}")
 
 
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
@@ -190,12 +251,12 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     server.kill()
 
 
-def stack(address: str) -> dict[str, str]:
+def stack(address: str, **more: str) -> dict[str, str]:
     """cluster-aws.yaml deployed, as docs/cluster.md says; its outputs."""
     import boto3
 
     client = boto3.client("cloudformation")
-    values = {"Address": address, "Bucket": "my-bucket"}
+    values = {"Address": address, "Bucket": "my-bucket", **more}
     client.create_stack(
         StackName="multicse",
         TemplateBody=(ROOT / "cluster-aws.yaml").read_text(),
@@ -207,17 +268,25 @@ def stack(address: str) -> dict[str, str]:
 
 
 @pytest.mark.cluster
-def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws: S3Server) -> None:
+def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S3Server) -> None:
     """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address, and a
     worker may use nothing but the bucket."""
     import boto3
     from ray.autoscaler._private.aws.config import bootstrap_aws
 
-    group = stack("203.0.113.7/32")["SecurityGroup"]
+    ec2 = boto3.client("ec2")
+    public = ec2.describe_subnets()["Subnets"][-1]
+    where = {"Vpc": public["VpcId"], "Zone": public["AvailabilityZone"], "PublicSubnet": public["SubnetId"]}
+    made_there = stack("203.0.113.7/32", Range="172.31.240.0/20", **where)
+    group, private = made_there["SecurityGroup"], made_there["Subnet"]
+    # Which the emulator does not read in a stack; see the next test.
+    ec2.modify_subnet_attribute(SubnetId=private, MapPublicIpOnLaunch={"Value": True})
     text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
+    bootstrap_aws(prepared(yaml.safe_load(text)))
+    text = re.sub("^#8 ", "", text, flags=re.MULTILINE).replace("subnet-00000000000000000", private)
+    text = text.replace("subnet-11111111111111111", public["SubnetId"])
     config = bootstrap_aws(prepared(yaml.safe_load(text)))
 
-    ec2 = boto3.client("ec2")
     (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     from_outside = [rule for rule in rules["IpPermissions"] if rule["IpRanges"] or rule.get("Ipv6Ranges")]
     assert [(rule["FromPort"], rule["ToPort"], rule["IpRanges"]) for rule in from_outside] == [
@@ -230,16 +299,49 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
     spot = {}
     for name, kind in config["available_node_types"].items():
         node = {**kind["node_config"], "ImageId": image}
-        node["SubnetId"] = node.pop("SubnetIds")[0]
+        subnets = node.pop("SubnetIds")
+        if "NetworkInterfaces" in node:
+            assert {*subnets} == {private}
+            node.pop("SecurityGroupIds")
+        else:
+            assert subnets == [public["SubnetId"]], "the subnet of gpu8 cannot be reached from outside"
+            node["SubnetId"] = subnets[0]
         (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
         (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
-        assert [one["GroupId"] for one in found["SecurityGroups"]] == [group]
-        assert found["IamInstanceProfile"]["Arn"].endswith({"head": "multicse-head", "gpu": "multicse-worker"}[name])
+        cards = [
+            one for card in found["NetworkInterfaces"] for one in card["Groups"]
+        ]  # where the emulator has those of gpu8
+        assert {one["GroupId"] for one in found["SecurityGroups"] or cards} == {group}
+        assert found["IamInstanceProfile"]["Arn"].endswith("multicse-head" if name == "head" else "multicse-worker")
         spot[name] = found.get("InstanceLifecycle")
-    assert spot == {"head": None, "gpu": "spot"}
-    machine = ec2.describe_instance_types(InstanceTypes=["g5.2xlarge"])["InstanceTypes"][0]
-    claimed = cluster["available_node_types"]["gpu"]["resources"]
-    assert (machine["VCpuInfo"]["DefaultVCpus"], machine["GpuInfo"]["Gpus"][0]["Count"]) == (claimed["CPU"], claimed["GPU"])
+    assert spot == {"head": None, "gpu": "spot", "gpu8": None}
+    for name in ("gpu", "gpu8"):
+        claimed = whole["available_node_types"][name]["resources"]
+        node = whole["available_node_types"][name]["node_config"]
+        machine = ec2.describe_instance_types(InstanceTypes=[node["InstanceType"]])["InstanceTypes"][0]
+        assert (
+            machine["VCpuInfo"]["DefaultVCpus"] == claimed["CPU"]
+            and machine["GpuInfo"]["Gpus"][0]["Count"] == claimed["GPU"]
+        )
+        efa = [one for one in node.get("NetworkInterfaces", ()) if one.get("InterfaceType") == "efa-only"]
+        most = machine["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
+        assert sorted(one["NetworkCardIndex"] for one in efa) == [*range(most)]
+
+    (subnet,) = ec2.describe_subnets(SubnetIds=[private])["Subnets"]
+    assert (subnet["CidrBlock"], subnet["AvailabilityZone"]) == ("172.31.240.0/20", public["AvailabilityZone"])
+    (gateway,) = ec2.describe_nat_gateways()["NatGateways"]
+    tables = {table["RouteTableId"]: table["Routes"] for table in ec2.describe_route_tables()["RouteTables"]}
+    (table,) = [
+        name
+        for name, routes in tables.items()
+        if any(
+            (to.get("NatGatewayId"), to.get("DestinationCidrBlock")) == (gateway["NatGatewayId"], "0.0.0.0/0")
+            for to in routes
+        )
+    ]
+    (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
+    assert gateway["SubnetId"] == public["SubnetId"]
+    assert endpoint["RouteTableIds"] == [table] and endpoint["ServiceName"].endswith(".s3")
 
     iam = boto3.client("iam")
     (role,) = iam.get_instance_profile(InstanceProfileName="multicse-worker")["InstanceProfile"]["Roles"]
@@ -247,6 +349,29 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
     policy = yaml.safe_load(policy) if isinstance(policy, str) else policy  # boto3 decodes what AWS sends
     assert {one["Resource"] for one in policy["Statement"]} == {"arn:aws:s3:::my-bucket", "arn:aws:s3:::my-bucket/*"}
     assert not iam.list_attached_role_policies(RoleName=role["RoleName"])["AttachedPolicies"]
+
+
+class Template(yaml.SafeLoader):
+    """CloudFormation's own tags as their values: `!Ref Routes` is "Routes"."""
+
+
+Template.add_multi_constructor("!", lambda loader, tag, node: node.value)
+
+
+def test_the_subnet_of_several_network_cards_is_whole(whole: dict[str, Any]) -> None:
+    """What the emulator leaves out of a stack: routes of the subnet, EFA among the nodes, the placement group."""
+    resources = yaml.load((ROOT / "cluster-aws.yaml").read_text(), Template)["Resources"]
+    made = {name: resource.get("Properties") for name, resource in resources.items()}
+    assert made["RoutesOfSubnet"] == {"RouteTableId": "Routes", "SubnetId": "Subnet"}
+    assert made["Subnet"]["MapPublicIpOnLaunch"] is True, "Ray takes no other"
+    both = {"GroupId": "Closed.GroupId", "IpProtocol": "-1"}
+    assert made["AmongNodes"] == both | {"SourceSecurityGroupId": "Closed.GroupId"}
+    assert made["ToNodes"] == both | {"DestinationSecurityGroupId": "Closed.GroupId"}
+    assert made["Closed"]["SecurityGroupEgress"] == [{"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}]
+    placement = whole["available_node_types"]["gpu8"]["node_config"]["Placement"]
+    assert made["Together"] == placement | {"Strategy": "cluster"}
+    fast = {name for name, resource in resources.items() if resource.get("Condition") == "Fast"}
+    assert fast == {"Together", "Subnet", "Outside", "Gateway", "Routes", "ToOutside", "RoutesOfSubnet", "ToBucket"}
 
 
 def test_the_stack_is_closed_and_plain() -> None:

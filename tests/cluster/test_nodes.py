@@ -22,7 +22,7 @@ from multicse.trainers.engine.tracking import Journal
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
-from tests.small import history
+from tests.small import history, write_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 
@@ -176,6 +176,10 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(
     driver = drive(python, tmp_path / "refused", tracking.uri, "--run.cpus-per-worker", "4", env=env)
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 1 and "the cluster has 4: the run would wait for ever" in text, text[-3000:]
+    encoder = write_encoder(tmp_path / "encoder")  # of which a node that is bought for the run would know nothing
+    driver = drive(python, tmp_path / "refused", tracking.uri, "--encoder.path", encoder, env=env)
+    text, _ = driver.communicate(timeout=600)
+    assert driver.returncode == 1 and f"encoder.path: {encoder}" in text and "no other node yet" in text, text[-3000:]
     assert not (tmp_path / "refused").exists()
     driver = drive(python, tmp_path / "run", tracking.uri, env=env)
     try:

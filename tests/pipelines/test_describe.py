@@ -6,12 +6,19 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from multicse.pipelines import describe, parts
+from multicse.trainers.engine.cluster import hardware
+from multicse.trainers.recipe import Recipe
+from tests.cluster.servers import RayHead
+from tests.conftest import ROOT
 from tests.data.packing import run, write_pictures, write_text
 from tests.small import write_encoder
 
@@ -74,4 +81,52 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(
     said = capsys.readouterr().out
     assert "visualcse/smoke" in said and "1,797 samples of runs/offline/image" in said  # digits of scikit-learn
     assert re.search(r"steps +5\n", said) and re.search(r"parameters +[\d,]+ trained, 0 frozen", said)
+    assert re.search(r"runs on +1 workers, each with 1 CPU and no GPU; precision fp32\n +GPUs ", said)
     assert describe.main(["runs/offline/image", *changed]) == 2 and "--run.max_steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        (
+            {"run.num_workers": 0},
+            f"this process, on {'the first GPU' if torch.cuda.device_count() else 'the CPU'}; precision fp32",
+        ),
+        (
+            {"run.num_workers": 4, "run.gpus_per_worker": 1, "run.precision": "bf16"},
+            "4 workers, each with 1 CPU and 1 GPU; precision bf16",
+        ),
+    ],
+)
+def test_what_a_first_run_would_use_is_told_without_a_cuda_context(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], where: str
+) -> None:
+    """A program of its name stands for NVIDIA's tool, which machines without a GPU do not have."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\ntest \"$1\" = --query-gpu=name || exit 2\nprintf 'NVIDIA H100\\nNVIDIA H100\\nNVIDIA T4\\n'\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    found = hardware(recipe.changed(changes))
+    assert found[0] == ("runs on", where)
+    counted = f"torch {torch.__version__} sees {torch.cuda.device_count()}"
+    assert found[1] == ("GPUs", f"2 x NVIDIA H100, 1 x NVIDIA T4; {counted}")
+    assert not torch.cuda.is_initialized()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert hardware(recipe)[1] == ("GPUs", f"none that nvidia-smi lists; {counted}")
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_the_cluster_of_a_job_is_described(offline: Path) -> None:
+    head = RayHead(["--num-cpus=4", "--num-gpus=2", '--resources={"accelerator_type:H100": 1}'])
+    try:
+        head.start()
+        command = [sys.executable, str(ROOT / "pipelines" / "describe.py"), "simcse:smoke"]
+        env = {**head.env, "RAY_ADDRESS": head.address}
+        done = subprocess.run(command, cwd=offline, env=env, capture_output=True, text=True)
+    finally:
+        head.kill()
+    assert f"cluster     {head.address}: 1 nodes, 4 CPUs, 2 GPUs H100" in done.stdout, done.stdout + done.stderr[-3000:]

@@ -11,6 +11,7 @@ import pytest
 
 from multicse.pipelines import evaluate, simcse
 from multicse.pipelines.cli import parse
+from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import kept, results_in
@@ -104,3 +105,32 @@ def test_evaluations(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert str(home) in lines[0] and str(home) in lines[-1]
     assert resolve_uri() == f"sqlite:///{home}/mlflow.db", "of --experiment"
+
+
+@pytest.mark.parametrize(
+    ("ignore", "file", "changes"),
+    [
+        ("/encoders/\n", ".gitignore", {"encoder.path": "encoders/mine"}),
+        ("sets/*.tsv\n", ".rayignore", {"evaluation.watch": ("pairs:sets/mine.tsv",)}),
+        ("wiki\n", "shards/.gitignore", {"streams.text.shards": "shards/wiki"}),
+    ],
+)
+def test_what_ray_left_out_of_a_job_is_named(
+    tmp_path: Path, job: Path, recipe: Recipe, ignore: str, file: str, changes: dict[str, Any]
+) -> None:
+    """Ray's own code packs and unpacks the folder, and says nothing."""
+    from ray._private.runtime_env.packaging import create_package, unzip_package
+
+    folder, package = tmp_path / "folder", tmp_path / "package.zip"
+    for name in ("encoders/mine/config.json", "sets/mine.tsv", "shards/wiki/a.tar", "sent/config.json"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    (folder / file).write_text(ignore)
+    create_package(str(folder), package, include_gitignore=True)
+    unzip_package(str(package), str(job), remove_top_level_directory=False, unlink_zip=False)
+    assert (job / "sent" / "config.json").exists()
+    (setting,) = changes
+    with pytest.raises(ValueError, match=rf"^{setting}=.*: {file} names it, so `ray job submit --working-dir` did not"):
+        check(resolve(recipe.changed(changes)))
+    with pytest.raises(ValueError, match=r"^encoder.path='absent'"):
+        check(recipe.replace("encoder.path", "absent"))

@@ -6,22 +6,25 @@ are asked one after the other, and what concerns the whole is checked: turns, si
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from multicse.data.errors import DataError, redacted
-from multicse.data.shard_urls import is_hub_name
+from multicse.data.shard_urls import expand, is_hub_name
+from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
+from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.engine.report_to import check_installed
-from multicse.trainers.jobs import refuse_unwritable
+from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
 from multicse.trainers.registry import load_file, module_of
 
@@ -33,6 +36,7 @@ Callback = Callable[[int, dict[str, float], Any], object]
 def check(recipe: Recipe) -> None:
     """Raise RecipeError (or DataError for shards) when the recipe cannot run; `check_cluster` is for what runs it."""
     check_settings(recipe)
+    _check_sent(recipe)
     with _named():
         recipe.method.check(recipe, recipe.encoder.read())
     with _named():
@@ -78,6 +82,77 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
         )
     if nodes > 1:
         _check_reachable(recipe)
+
+
+def check_places(recipe: Recipe, nodes: int) -> None:
+    """Raise RecipeError for files of this machine that the recipe names and another node of the cluster lacks.
+
+    Args:
+        recipe: Recipe with absolute paths, and with small folders of shards in the storage (`launch.with_uploaded_shards`).
+        nodes: Nodes that the cluster has or may get; of a single one nothing is asked.
+    """
+    places = _local_places(recipe) if nodes > 1 else {}
+    if not places:
+        return
+    remedy = (
+        "Put it on a file system that all nodes share; or name a URL (`pack.py upload` copies packed shards of any size), a "
+        "model of the Hugging Face Hub, or a folder of up to 100 MB that `ray job submit --working-dir .` sends"
+    )
+    elsewhere = sizes_elsewhere(places)
+    code = Path(__file__).resolve().parents[2]
+    for setting, paths in places.items():
+        count, size = size_of(paths)
+        what = f"{setting}: {paths[0]} ({count:,} files, {size / 1e6:,.1f} MB)"
+        brought = all(in_copy(Path(path)) or (Path(path).is_relative_to(code) and size <= SMALL) for path in paths)
+        if not elsewhere and not brought:
+            raise RecipeError(
+                f"{what} is on this machine, and the cluster has no other node yet to look for it on. {remedy}; or start a "
+                "node first (min_workers), if it would find the path"
+            )
+        for address, found in elsewhere:
+            if found is None:
+                raise RecipeError(
+                    f"{what}: the node {address} did not answer within {PATIENCE:g} s whether it has this; see `ray status`"
+                )
+            files, size_there = found[setting]
+            if files < count or size_there < size:
+                there = f"{files:,} files, {size_there / 1e6:,.1f} MB there" if files else "nothing there"
+                raise RecipeError(f"{what} is on this machine, but not on the node {address} ({there}). {remedy}")
+
+
+_LOCAL = re.compile(r"(?:^|::|[:=])(/(?!/).*?)(?=::|[?#&]|$)")
+"""Absolute local paths in a path, in shard URLs, and in tasks with their options."""
+
+
+def _local_places(recipe: Recipe) -> dict[str, list[str]]:
+    """Return what exists on this machine of the paths of a recipe, by setting; the folders that it writes are left out."""
+    places: dict[str, list[str]] = {}
+    for setting, text in _texts(recipe):
+        for place in _LOCAL.findall(text):
+            paths = [place]
+            if not Path(place).exists():
+                with contextlib.suppress(DataError):  # none that exists either
+                    paths = expand(place)[0]
+            places.setdefault(setting, []).extend(path for path in paths if Path(path).exists())
+    return {setting: paths for setting, paths in places.items() if paths}
+
+
+def _texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield every setting, but those of the run, that is a text or has several."""
+    for setting, value in recipe.flat().items():
+        if not setting.startswith("run."):
+            yield from ((setting, text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))
+
+
+def _check_sent(recipe: Recipe) -> None:
+    """Raise RecipeError for a path that an ignore file kept from being sent with a job."""
+    for setting, text in _texts(recipe):
+        for place in (text, *_LOCAL.findall(text)):
+            if "/" in place and "://" not in place and (file := left_out(place)) is not None:
+                raise RecipeError(
+                    f"{setting}={text!r}: {file} names it, so `ray job submit --working-dir` did not send it. Take it out "
+                    "of that file if it is small (a job's folder has at most 100 MB), or name a URL or a shared folder"
+                )
 
 
 def check_settings(recipe: Recipe) -> None:
@@ -142,7 +217,7 @@ def _check_gpus(recipe: Recipe) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _named(prefix: str = "") -> Iterator[None]:
     """Errors as those of the recipe, with the place of the setting that they begin with."""
     try:

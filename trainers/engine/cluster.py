@@ -7,8 +7,10 @@ import ctypes
 import logging
 import os
 import secrets
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -133,6 +135,76 @@ def grows() -> bool:
     import ray
 
     return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
+
+
+def hardware(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return what a run of a recipe would use, and the GPUs that there are, as names and texts. Starts no CUDA context.
+
+    The cluster of ``RAY_ADDRESS`` is joined; otherwise this machine's GPUs are those that NVIDIA's tool and torch count.
+    """
+    import torch
+
+    run, counted = recipe.run, torch.cuda.device_count()
+    gpu = f"{run.gpus_per_worker:g} GPU" if run.gpus_per_worker else "no GPU"
+    where = f"{run.num_workers} workers, each with {run.cpus_per_worker:g} CPU and {gpu}"
+    if not run.num_workers:
+        where = f"this process, on {'the first GPU' if counted else 'the CPU'}"
+    found = [("runs on", f"{where}; precision {run.precision}")]
+    if address := os.environ.get("RAY_ADDRESS"):
+        import ray
+
+        start_ray(recipe)
+        cpus, gpus, nodes = capacity()
+        kinds = sorted(name.partition(":")[2] for name in ray.cluster_resources() if name.startswith("accelerator_type:"))
+        return [*found, ("cluster", f"{address}: {nodes} nodes, {cpus:g} CPUs, {gpus:g} GPUs {', '.join(kinds)}".rstrip())]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        names = Counter(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines())
+        there = ", ".join(f"{count} x {name}" for name, count in names.items())
+        return [*found, ("GPUs", f"{there}; torch {torch.__version__} sees {counted}")]
+    return [*found, ("GPUs", f"none that nvidia-smi lists; torch {torch.__version__} sees {counted}")]
+
+
+PATIENCE = 300.0
+"""Seconds that a node has to say which files it finds. Its first task may unpack the job's folder before."""
+Size = tuple[int, int]
+"""Number of files, and their bytes."""
+
+
+def size_of(paths: Sequence[str]) -> Size:
+    """Return the number of files at local paths, and in the folders at them, and their bytes; (0, 0) if none exists."""
+    files = [path for path in paths if os.path.isfile(path)]
+    files += [os.path.join(at, name) for path in paths for at, _, names in os.walk(path, followlinks=True) for name in names]
+    return len(files), sum(os.path.getsize(file) for file in files if os.path.exists(file))
+
+
+def sizes_elsewhere(places: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, Size] | None]]:
+    """Look for local paths on the other nodes that run tasks, by one task on each.
+
+    Args:
+        places: Absolute paths by any name.
+
+    Returns:
+        Address of every node and `size_of` by name there; None instead if the node did not answer within `PATIENCE`.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    @ray.remote(num_cpus=0)
+    def look(wanted: dict[str, Sequence[str]]) -> dict[str, Size]:
+        return {name: size_of(paths) for name, paths in wanted.items()}
+
+    here, given, asked = ray.get_runtime_context().get_node_id(), ray.put(dict(places)), {}
+    for node in ray.nodes():
+        if node["Alive"] and node["NodeID"] != here and node["Resources"].keys() & AUTOSCALING.keys():
+            pinned = look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            asked[pinned.remote(given)] = str(node["NodeManagerAddress"])
+    answered, _ = ray.wait([*asked], num_returns=max(1, len(asked)), timeout=PATIENCE) if asked else ([], [])
+    gone, found = ray.exceptions, list[tuple[str, dict[str, Size] | None]]()
+    for task, address in asked.items():
+        with contextlib.suppress(gone.NodeDiedError, gone.TaskUnschedulableError, gone.WorkerCrashedError):
+            found.append((address, ray.get(task) if task in answered else None))
+    return found
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h

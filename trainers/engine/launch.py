@@ -23,7 +23,7 @@ from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import RANK_FOLDER, CheckpointError, Store, load_method, module_encoder
-from multicse.trainers.engine.checks import check, check_cluster, describe_shards_of
+from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
 from multicse.trainers.engine.loop import Engine
@@ -156,7 +156,9 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             with opening(recipe, experiment_of(recipe)):
                 start_ray(recipe)
                 stop.listen()
-            check_cluster(recipe, *capacity())
+            cpus, gpus, nodes = capacity()
+            check_cluster(recipe, cpus, gpus, nodes)
+            check_places(with_uploaded_shards(recipe), nodes)
         with locked(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary

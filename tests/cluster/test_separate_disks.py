@@ -1,0 +1,120 @@
+"""Two nodes with separate disks: files of a recipe that one of them lacks are refused before anything starts.
+
+The second node is a raylet in a mount namespace of its own, where an empty file system lies over a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.servers import RAY, MLflowServer, RayHead, free_port
+from tests.conftest import ROOT
+from tests.data.packing import run as pack
+from tests.data.packing import write_text
+from tests.small import write_encoder
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.xdist_group("nodes")]
+
+NODES = ("127.0.0.2", "127.0.0.3")
+HIDE = 'mount -t tmpfs none "$0" && mkdir "$0/encoder" && touch "$0/encoder/config.json" && exec "$@"'
+SCRIPT = """
+import json, sys
+import ray
+from multicse.data import shard_writer
+from multicse.pipelines import simcse
+from multicse.trainers.engine.checks import check_places
+from multicse.trainers.engine.cluster import capacity
+from multicse.trainers.engine.launch import resolve, with_uploaded_shards
+
+shard_writer.SMALL = 10  # bytes
+ray.init(logging_level="ERROR", log_to_driver=False)
+for changes in json.loads(sys.argv[1]):
+    try:
+        check_places(with_uploaded_shards(resolve(simcse.smoke().changed(changes))), capacity()[2])
+        print("found everywhere")
+    except ValueError as error:
+        print(str(error).replace(chr(10), " "))
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder that only the head and the first node see."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    allowed = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", folder], capture_output=True, text=True)
+    if allowed.returncode:
+        pytest.skip(f"mount namespaces are not allowed here: {allowed.stderr.strip()}")
+    return folder
+
+
+@pytest.fixture
+def head(disk: Path) -> Iterator[RayHead]:
+    """A head without CPUs and the two nodes, of which the second has the beginning of an encoder."""
+    one = RayHead(["--num-cpus=0"])
+    try:
+        one.start()
+        for address in NODES:
+            start = [RAY, "start", f"--address={one.address}", f"--node-ip-address={address}", "--num-cpus=2"]
+            start += ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
+            hidden = ["unshare", "-m", "sh", "-c", HIDE, str(disk)] if address == NODES[1] else []
+            subprocess.run([*hidden, *start, "--disable-usage-stats"], env=one.env, check=True)
+        yield one
+    finally:
+        one.kill()
+
+
+def test_files_that_only_one_node_has_are_named(
+    head: RayHead, disk: Path, tmp_path: Path, tracking: MLflowServer, python: str
+) -> None:
+    """Every kind of setting, with the node's address; with files that both nodes see the same command trains."""
+    pack("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", disk / "packed", "--shard-size", 9)
+    (disk / "lines.jsonl").write_text("".join(json.dumps({"text": f"Line {i}"}) + "\n" for i in range(64)))
+    (disk / "pairs.tsv").write_text("one\ttwo\t3.0\nthree\tfour\t1.0\n")
+    (disk / "data").mkdir()
+    (disk / "data" / "STSB.dev.raw.tsv").write_text("3.0\tone\ttwo\n")
+    encoder, shared = write_encoder(disk / "encoder"), write_encoder(tmp_path / "encoder")
+    storage = f"file://{tmp_path / 'storage'}"
+    cases: list[tuple[str, str, object]] = [
+        ("encoder.path", encoder, encoder),
+        ("streams.text.shards", f"{disk / 'packed'} (4 files", str(disk / "packed")),
+        (
+            "streams.text.shards",
+            f"{disk / 'packed'}/packed-train-000000.tar (2 files",
+            str(disk / "packed/*-{000000..000001}.tar"),
+        ),
+        ("streams.text.shards", str(disk / "lines.jsonl"), f"{disk / 'lines.jsonl'}#txt=text"),
+        ("evaluation.data", str(disk / "data"), str(disk / "data")),
+        ("evaluation.watch", str(disk / "pairs.tsv"), [f"pairs:{disk / 'pairs.tsv'}"]),
+    ]
+    pack("text", tmp_path / "wiki.txt", "--format", "tar", "--out", tmp_path / "packed")
+    base = {"encoder.path": shared, "run.storage": storage, "streams.text.shards": str(tmp_path / "packed")}
+    changes = [base, *({**base, setting: value} for setting, _, value in cases)]
+    env = {**head.env, "RAY_ADDRESS": head.address}
+    done = subprocess.run([python, "-c", SCRIPT, json.dumps(changes)], cwd=ROOT, env=env, capture_output=True, text=True)
+    found, *refused = done.stdout.splitlines()
+    assert found == "found everywhere" and len(refused) == len(cases), done.stdout + done.stderr[-3000:]
+    for (setting, what, _), said in zip(cases, refused, strict=True):
+        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "nothing there"
+        assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} ({there})" in said, said
+
+    command = [python, "pipelines/simcse.py", "smoke", "--run.tracking-uri", tracking.uri, "--run.storage", storage]
+    codes: dict[str, int] = {}
+    for path in (encoder, shared):
+        output = tmp_path / f"run-{len(codes)}"
+        ended = subprocess.run(
+            [*command, "--encoder.path", path, "--run.output-dir", str(output)],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        codes[path] = ended.returncode
+        assert (output / "summary.json").exists() is (path == shared), ended.stdout[-2000:] + ended.stderr[-2000:]
+        assert path == shared or (not output.exists() and NODES[1] in ended.stderr), ended.stderr[-2000:]
+    assert codes == {encoder: 1, shared: 0}

@@ -77,7 +77,7 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     image, chosen, turn = image.clone(), factors.gather(1, order), (order == _HUE).int().argmax(1)
     for step in range(_HUE):
         image = _where(turn > step, image, _blend, chosen[:, step], order[:, step])
-    size = 8 if image.is_cpu else max(1, len(image))  # what a CPU computes stays in its cache
+    size = max(1, 2**19 // image.shape[2:].numel() if image.is_cpu else len(image))  # so many stay in a CPU's cache
     image = torch.cat([_turn_hue(*part) for part in zip(image.split(size), factors[:, _HUE].split(size), strict=True)])
     for step in range(1, _HUE + 1):
         image = _where(turn < step, image, _blend, chosen[:, step], order[:, step])

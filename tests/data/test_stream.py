@@ -124,7 +124,7 @@ def pretended_gpu() -> Iterator[list[tuple[Any, ...]]]:
     def use(tensor: torch.Tensor, stream: PretendedCuda) -> None:
         calls.append(("use", stream.name))
 
-    cuda = {
+    cuda: dict[str, Any] = {
         "Stream": lambda device: PretendedCuda("side", calls),
         "stream": stream,
         "device": lambda device: contextlib.nullcontext(),

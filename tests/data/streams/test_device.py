@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from multicse.data.streams import device
+from multicse.data.streams.preprocess import log_mel, normalise
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -55,7 +56,7 @@ def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
 class Elsewhere(Tensor):
     """A tensor that says that it is not on the CPU."""
 
-    is_cpu = False  # type: ignore[assignment]
+    is_cpu = False
 
 
 def test_a_gpu_makes_the_views_of_the_cpu_without_data_dependent_shapes() -> None:
@@ -72,6 +73,24 @@ def test_a_gpu_makes_the_views_of_the_cpu_without_data_dependent_shapes() -> Non
     torch.testing.assert_close(found.as_subclass(Tensor), expected, atol=1e-6, rtol=0)
     unchanged = (expected == image).flatten(1).all(1)
     assert torch.equal(unchanged, (draws[:, 0] >= 0.8) & (draws[:, -1] >= 0.2)) and unchanged.any()
+
+
+def test_constants_are_made_once() -> None:
+    """A GPU would be waited for whenever one is uploaded."""
+
+    image, draws = pictures(8), torch.rand(8, device.JITTER_DRAWS, generator=seeded())
+
+    def made() -> list[Tensor]:
+        mels = [
+            log_mel(torch.zeros(1, 1, 4000), rate=8000, bins=8, features=features, high_hz=4000.0)
+            for features in ("kaldi", "clap")
+        ]
+        return [normalise(device.color_jitter(image, draws), (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)), *mels]
+
+    first, error = made(), AssertionError("made again")
+    with patch.multiple(torch, tensor=error, as_tensor=error, from_numpy=error):  # not one can be called
+        again = made()
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
 def test_random_grayscale() -> None:

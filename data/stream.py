@@ -28,6 +28,32 @@ WINDOWS_PER_PLAN = 4096  # windows planned at once: each costs Ray some 0.7 ms b
 LOSSES = 3  # reading actors that may be lost one after the other before a chunk comes
 STORE = 0.5  # share of the object store that all streams of all ranks may fill
 JOIN_TIMEOUT = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
+CPU = torch.device("cpu")
+
+
+class Uploads:
+    """Copies batches to a GPU on a stream of their own, while the stream of the training step is at work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+
+    def pin(self, batch: Batch) -> Batch:
+        """Return the batch in page-locked memory: the host waits for a copy of any other."""
+        with torch.cuda.device(self._device):  # that of a new thread is the machine's first GPU
+            return batch.pin_memory()
+
+    def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
+        """Begin to copy a pinned batch; return it on the device, with the event of its arrival."""
+        with torch.cuda.stream(self._stream):
+            return batch.to(self._device), self._stream.record_event()
+
+    def receive(self, batch: Batch, arrival: torch.cuda.Event) -> Batch:
+        """Let the work that follows on the device, but not the host, wait for a batch that was sent; return the batch."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(arrival)
+        for tensor in batch.tensors.values():
+            tensor.record_stream(current)  # a later copy must not take its memory before the work with it is done
+        return batch
 
 
 @dataclass
@@ -45,6 +71,8 @@ class Reader:
         batches: how many batches will be asked for (a plan for Ray; more is an error).
         inline: read in this process instead of through Ray Data.
         streams: how many streams the rank reads, which share the object store.
+        device: where the batches are wanted. To a GPU the next batch is copied while one is used.
+        step: Number of the first batch; the random numbers of a batch depend on (seed, stream, rank, number).
     """
 
     config: StreamConfig
@@ -58,6 +86,8 @@ class Reader:
     batches: int
     inline: bool = False
     streams: int = 1
+    device: torch.device = CPU
+    step: int = 0
     position: int = 0
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
@@ -70,14 +100,20 @@ class Reader:
     def __post_init__(self) -> None:
         self.position = self.start
         self._size = self.config.batch_size // self.world_size
+        self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
         self._source = self._prefetch(self._batches())
 
     def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
         """Batches, each with the ordinal after it and what was skipped before that."""
-        for chunk in islice(batches(self._chunks(), self._size), self.batches):
+        for number, chunk in enumerate(islice(batches(self._chunks(), self._size), self.batches), self.step):
             # There may be millions, and few reasons.
             skipped = [(item.key, sys.intern(item.reason)) for item in chunk.skipped]
-            batch = Batch(self.config.collate(chunk.columns, self.tokenize), chunk.columns["_key"].tolist())
+            seed = seed_of(self.seed, self.name, self.rank, number) % 2**63
+            draws = self.config.draws(len(chunk), torch.Generator().manual_seed(seed))
+            tensors = {**self.config.collate(chunk.columns, self.tokenize), **draws}
+            batch = Batch(tensors, chunk.columns["_key"].tolist())
+            if self._uploads is not None:
+                batch = self._uploads.pin(batch)
             yield batch, int(chunk.columns["_next"][-1]), skipped
 
     def _chunks(self) -> Iterator[Chunk]:
@@ -154,13 +190,25 @@ class Reader:
             finally:
                 source.close()  # type: ignore[attr-defined]  # a generator: ends Ray's execution
 
+        def get() -> tuple[str, Any]:
+            kind, value = waiting.get()
+            if kind == "item" and self._uploads is not None:
+                batch, *rest = value
+                value = self._uploads.send(batch), *rest
+            return kind, value
+
         def items() -> Iterator[Any]:
+            sent: tuple[str, Any] | None = None
             while True:
-                kind, value = waiting.get()
+                kind, value = sent or get()
                 if kind == "error":
                     raise _cause(value)
                 if kind == "end":
                     return
+                if self._uploads is not None:
+                    batch, *rest = value
+                    sent = None if waiting.empty() else get()  # the next one; its error is raised in its turn
+                    value = self._uploads.receive(*batch), *rest
                 yield value
 
         self._thread = threading.Thread(target=work, name=f"stream-{self.name}", daemon=True)
@@ -202,10 +250,9 @@ class Reader:
                 f"Repair the shards or raise streams.{self.name}.max_skipped_share."
             )
 
-    def on_device(self, batch: Batch, device: torch.device, step: int) -> Batch:
-        """The batch on `device` with its batched views; their randomness is (seed, stream, rank, step)."""
-        generator = torch.Generator(device).manual_seed(seed_of(self.seed, self.name, self.rank, step) % 2**63)
-        return self.config.on_device(batch.to(device), generator)
+    def on_device(self, batch: Batch) -> Batch:
+        """Make the batched views of a batch of this reader."""
+        return self.config.on_device(batch)
 
     def close(self) -> None:
         """Stop reading. A thread that still works in torch or a tokenizer when Python ends would abort the process."""

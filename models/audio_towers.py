@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.data.streams.device import spec_augment
+from multicse.data.streams.device import mask_draws, spec_augment
 from multicse.data.streams.inputs import AudioInput
 from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
 
@@ -235,7 +235,8 @@ class HTSAT(Tower):
         """normed: (B, bins, frames, 1)."""
         if not self.training:
             return normed
-        return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, stripes=2).transpose(1, 2)[..., None]
+        draws = mask_draws(len(normed), 2, device=normed.device)
+        return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, draws).transpose(1, 2)[..., None]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.model(input_features=x[:, None]).pooler_output
@@ -253,5 +254,5 @@ class AST(Tower):
         x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))
         x = (x - self.mean) / (2 * self.std)
         if self.training:
-            x = spec_augment(x, *self.masks, stripes=2)
+            x = spec_augment(x, *self.masks, mask_draws(len(x), 2, device=x.device))
         return self.model(input_values=x).pooler_output

@@ -87,13 +87,18 @@ class AudioStream(LabelledStream):
         wave = torch.from_numpy(rows["waveform"])
         return {"waveform": wave, "length": torch.from_numpy(rows["length"]), **self.labels(rows)}
 
-    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        from multicse.data.streams.device import mask_draws
+
+        return {"draws": mask_draws(samples, generator=generator)} if self.mask_bins or self.mask_frames else {}
+
+    def on_device(self, batch: Batch) -> Batch:
         from multicse.data.streams import device
 
         wave, lengths = batch["waveform"], batch["length"]
         spectrogram = preprocess.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
-        if self.mask_bins or self.mask_frames:
-            spectrogram = device.spec_augment(spectrogram, self.mask_frames, self.mask_bins, generator=generator)
+        if "draws" in batch:
+            spectrogram = device.spec_augment(spectrogram, self.mask_frames, self.mask_bins, batch["draws"])
         label = {"label": batch["label"]} if "label" in batch else {}
         return Batch({"spectrogram": spectrogram, **label}, batch.keys)
 

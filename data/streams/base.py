@@ -33,7 +33,8 @@ class Batch:
 
     Axis 0 of every tensor is the sample. Where views exist, axis 1 is the view, and it is always there, of size 1 for a
     single view: ``input_ids`` and ``attention_mask`` (B, V, L), ``image`` (B, V, C, H, W), ``waveform`` (B, V, T),
-    ``spectrogram`` (B, V, frames, bins), ``label`` (B,).
+    ``spectrogram`` (B, V, frames, bins), ``label`` (B,), and ``draws`` (B, ...), the random numbers for views that are
+    made on the device.
 
     ``keys`` name the samples (for error messages and for randomness that belongs to a sample).
     """
@@ -51,8 +52,12 @@ class Batch:
         return len(next(iter(self.tensors.values())))
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch with every tensor on `device`."""
-        return Batch({name: t.to(device, non_blocking=True) for name, t in self.tensors.items()}, self.keys)
+        """The same batch with every tensor on `device`; from pinned memory the host does not wait for the copies."""
+        return replace(self, tensors={name: t.to(device, non_blocking=True) for name, t in self.tensors.items()})
+
+    def pin_memory(self) -> Batch:
+        """Return the batch with every tensor in memory that a GPU can read itself."""
+        return replace(self, tensors={name: t.pin_memory() for name, t in self.tensors.items()})
 
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` up to `stop`, or to the end if there are fewer."""
@@ -60,7 +65,7 @@ class Batch:
 
     def replace(self, **tensors: Tensor) -> Batch:
         """The same batch with some tensors replaced or added."""
-        return Batch({**self.tensors, **tensors}, self.keys)
+        return replace(self, tensors={**self.tensors, **tensors})
 
 
 class StreamConfig(BaseModel):
@@ -158,8 +163,15 @@ class StreamConfig(BaseModel):
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """Columns of a batch -> tensors, axis 0 the sample, axis 1 the view."""
 
-    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """The views that are made in batch on the trainer's device."""
+    def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the random numbers of `on_device` as ``draws`` (B, ...), which travel with the batch of B samples.
+
+        The generator is a CPU's: its numbers are the same for every device, and nothing waits for them.
+        """
+        return {}
+
+    def on_device(self, batch: Batch) -> Batch:
+        """Make the views that are made in batch on the trainer's device; the host must not wait for the device in here."""
         return batch
 
 

@@ -63,12 +63,22 @@ class ImageStream(LabelledStream):
 
         return {"image": torch.from_numpy(rows["image"]), **self.labels(rows)}
 
-    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        import torch
+
+        from multicse.data.streams.device import JITTER_DRAWS
+
+        # One column is for `random_grayscale`.
+        numbers = [torch.rand(samples * self.n_views, size, generator=generator) for size in (JITTER_DRAWS, 1)]
+        return {"draws": torch.cat(numbers, 1).view(samples, self.n_views, -1)}
+
+    def on_device(self, batch: Batch) -> Batch:
         from multicse.data.streams import device
 
+        draws = batch["draws"].flatten(0, 1)
         image = batch["image"].flatten(0, 1).float() / 255
-        image = device.color_jitter(image, generator, *self.jitter, probability=self.jitter_probability)
-        image = device.random_grayscale(image, generator, probability=self.grayscale_probability)
+        image = device.color_jitter(image, draws[:, :-1], *self.jitter, probability=self.jitter_probability)
+        image = device.random_grayscale(image, draws[:, -1], probability=self.grayscale_probability)
         image = normalise(image, self.mean, self.std)
         return batch.replace(image=image.view(batch["image"].shape))
 

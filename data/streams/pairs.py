@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -21,7 +22,6 @@ from multicse.data.streams.image import random_resized_crop
 from multicse.data.streams.inputs import AudioInput, ImageInput
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 PLACEHOLDERS = ("{}", "{label}")
@@ -167,7 +167,7 @@ class ImageTextStream(CaptionedStream):
 
         return {"image": torch.from_numpy(rows["image"]), **self.tokens(rows, tokenize)}
 
-    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def on_device(self, batch: Batch) -> Batch:
         return batch.replace(image=preprocess.normalise(batch["image"], self.input.mean, self.input.std))
 
 
@@ -209,9 +209,9 @@ class AudioTextStream(CaptionedStream):
         lengths = torch.from_numpy(rows["length"])
         return {"waveform": torch.from_numpy(rows["waveform"]), "length": lengths, **self.tokens(rows, tokenize)}
 
-    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+    def on_device(self, batch: Batch) -> Batch:
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
-        return Batch({"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors}, batch.keys)
+        return replace(batch, tensors={"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors})
 
     def _features(self, waveform: Tensor, lengths: Tensor | None = None) -> Tensor:
         lengths = lengths if self.input.features == "kaldi" else None

@@ -17,12 +17,21 @@ import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 LOG_FLOOR = 1.1920928955078125e-07
 """Kaldi's floor of a mel energy before the log: the float32 epsilon."""
 CLAP_FLOOR = 1e-10
 """Smallest mel energy before CLAP's decibel."""
+
+
+@lru_cache(maxsize=64)
+def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return numbers, nested as for ``torch.tensor``, that are uploaded to a device once; they must not be written to."""
+    import torch
+
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -72,9 +81,9 @@ def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 
     scale = 255.0 if image.dtype == torch.uint8 else 1.0
     dtype = image.dtype if image.is_floating_point() else torch.float32
-    factor = torch.tensor([1 / (scale * s) for s in std], dtype=dtype, device=image.device).view(-1, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=dtype, device=image.device)
-    return torch.addcmul(shift.view(-1, 1, 1), image.to(dtype), factor)
+    numbers = tuple(1 / (scale * s) for s in std), tuple(-m / s for m, s in zip(mean, std, strict=True))
+    factor, shift = constant(numbers, dtype, image.device)[:, :, None, None]
+    return torch.addcmul(shift, image.to(dtype), factor)
 
 
 # ---- sounds ----------------------------------------------------------------------------------------------------------
@@ -190,7 +199,7 @@ def log_mel(
     import torch
 
     kaldi = features == "kaldi"
-    filters = mel_filters(rate, bins, features, n_fft, low_hz, high_hz).to(waveform.device)
+    filters = mel_filters(rate, bins, features, n_fft, low_hz, high_hz, waveform.device)
     window, hop = window_and_hop(rate) if kaldi else (n_fft, hop)
     if frames is None:
         frames = max(0, (waveform.shape[-1] - window) // hop + 1) if kaldi else waveform.shape[-1] // hop + 1
@@ -223,7 +232,13 @@ def log_mel(
 
 @lru_cache(maxsize=32)
 def mel_filters(
-    rate: int, bins: int, features: str = "kaldi", n_fft: int = 1024, low_hz: float = 50.0, high_hz: float = 14000.0
+    rate: int,
+    bins: int,
+    features: str = "kaldi",
+    n_fft: int = 1024,
+    low_hz: float = 50.0,
+    high_hz: float = 14000.0,
+    device: torch.device | None = None,
 ) -> Tensor:
     """Make the triangular filters of `log_mel`: float32 (fft / 2 + 1, bins).
 
@@ -232,6 +247,7 @@ def mel_filters(
 
     Args:
         rate, bins, features, n_fft, low_hz, high_hz: as in `log_mel`.
+        device: Device of the result. If None, the CPU.
 
     Raises:
         ValueError: edges outside 0 to rate / 2; or some filter lies between two frequencies of the Fourier transform and
@@ -267,7 +283,7 @@ def mel_filters(
             f"{high_hz:g} Hz; the largest number of bins without an empty filter is {allowed}: lower bins, or raise "
             f"{'rate' if kaldi else 'n_fft'}"
         )
-    return torch.from_numpy(filters.astype(np.float32))
+    return torch.from_numpy(filters.astype(np.float32)).to(device or "cpu")
 
 
 def full_scale(waveform: Tensor) -> Tensor:

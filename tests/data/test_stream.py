@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tarfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -70,20 +74,102 @@ def test_image_views_are_the_same_wherever_the_stream_starts(tmp_path: Path) -> 
     config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
     whole = reader(config, inline=True)
     batches = [next(whole) for _ in range(9)]  # well into the second pass
-    late = reader(config, start=24)  # batch 4 on, in the middle of a window
+    late = reader(config, start=24, step=4)  # batch 4 on, in the middle of a window
     for expected in batches[4:]:
         found = next(late)
         assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
-    device = torch.device("cpu")
-    one, two = (whole.on_device(batches[0], device, step) for step in (0, 1))
-    assert torch.equal(one["image"], late.on_device(batches[0], device, 0)["image"]) and not torch.equal(
-        one["image"], two["image"]
-    )
+        assert torch.equal(late.on_device(found)["image"], whole.on_device(expected)["image"])
+    assert not torch.equal(batches[0]["draws"], batches[1]["draws"])
     first, again = (dict(zip(b.keys, b["image"], strict=True)) for b in (batches[0], batches[5]))
     shared = first.keys() & again.keys()
     assert all(not torch.equal(first[key], again[key]) for key in shared)  # another pass, another crop
     whole.close()
     late.close()
+
+
+class PretendedCuda:
+    """Stands in for a GPU: tensors stay where they are, and `calls` has every call in its order."""
+
+    def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
+        self.name, self.calls = name, calls
+
+    def record_event(self) -> str:
+        self.calls.append(("record", self.name))
+        return f"event {sum(call[0] == 'record' for call in self.calls)}"
+
+    def wait_event(self, event: str) -> None:
+        self.calls.append(("wait", self.name, event))
+
+
+@contextlib.contextmanager
+def pretended_gpu() -> Iterator[list[tuple[Any, ...]]]:
+    calls: list[tuple[Any, ...]] = []
+    inside = ["nowhere"]
+    step = PretendedCuda("step", calls)
+
+    @contextlib.contextmanager
+    def stream(side: PretendedCuda) -> Iterator[None]:
+        inside.append(side.name)
+        yield
+        inside.pop()
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append(("pin", threading.current_thread().name))
+        return tensor
+
+    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        calls.append(("copy", inside[-1], str(device), non_blocking))
+        return tensor
+
+    def use(tensor: torch.Tensor, stream: PretendedCuda) -> None:
+        calls.append(("use", stream.name))
+
+    cuda: dict[str, Any] = {
+        "Stream": lambda device: PretendedCuda("side", calls),
+        "stream": stream,
+        "device": lambda device: contextlib.nullcontext(),
+        "current_stream": lambda device: step,
+    }
+    with patch.multiple(torch.cuda, **cuda), patch.multiple(torch.Tensor, pin_memory=pin, to=to, record_stream=use):
+        yield calls
+
+
+def test_the_next_batch_is_copied_to_a_gpu_while_one_is_used(text: TextStream) -> None:
+    plain = reader(text, inline=True)
+    with pretended_gpu() as calls:
+        found = reader(text, inline=True, batches=3, device=torch.device("cuda", 1))
+        pinned, deadline = [("pin", "stream-x")] * 3, time.monotonic() + 60
+        while len(calls) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)  # the thread pins the third batch when the first two are ready
+        assert calls == pinned
+        first = next(found)
+        copied = [("copy", "side", "cuda:1", True), ("record", "side")]
+        assert calls == [*pinned, *copied, *copied, ("wait", "step", "event 1"), ("use", "step")]
+        expected = next(plain)
+        # A run that resumes here reads the batch that was copied ahead again.
+        assert first.keys == expected.keys and found.position == plain.position
+        assert [next(found).keys, next(found).keys] == [next(plain).keys, next(plain).keys]
+        assert [call for call in calls if call[0] == "wait"] == [("wait", "step", f"event {number}") for number in (1, 2, 3)]
+        found.close()
+    plain.close()
+
+
+def test_an_error_behind_a_batch_does_not_take_its_place(text: TextStream) -> None:
+    seen: list[str] = []
+
+    def once(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
+        seen.extend(texts)
+        if len(seen) > 8:
+            raise DataError("the second batch")
+        return words(texts)
+
+    with pretended_gpu():
+        found = Reader(text, "x", text.open(), 5, 0, 1, once, 0, 3, inline=True, device=torch.device("cuda"))
+        found._thread.join(60)
+        assert len(next(found)) == 8
+        with pytest.raises(DataError, match="the second batch"):
+            next(found)
+        found.close()
 
 
 def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:

@@ -192,6 +192,8 @@ class Engine:
                 batches=(self.steps - self.step) * recipe.run.gradient_accumulation_steps,
                 inline=host.inline,
                 streams=len(recipe.streams),
+                device=host.device,
+                step=self.step * recipe.run.gradient_accumulation_steps,
             )
             for name, config in recipe.streams.items()
             if any(name in streams for streams in self.recipe.method.turns().values())

@@ -72,12 +72,7 @@ class Stepper:
         for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
             for part in range(run.gradient_accumulation_steps):
-                batches = {
-                    name: readers[name].on_device(
-                        next(readers[name]), host.device, step * run.gradient_accumulation_steps + part
-                    )
-                    for name in streams
-                }
+                batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
                 output = self._backward(optimizer, batches, last=part == run.gradient_accumulation_steps - 1)
                 seen = Seen(step, turn, {name: batch.keys[:8] for name, batch in batches.items()})
                 watch.add(seen, output.losses)

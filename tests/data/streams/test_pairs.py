@@ -103,7 +103,7 @@ def test_class_templates_make_captions(images: ImageTextStream) -> None:
 
 def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     found = reader(images)
-    batch = found.on_device(next(found), torch.device("cpu"), 0)
+    batch = found.on_device(next(found))
     assert batch["image"].shape == (8, 1, 3, 12, 12) and batch["image"].dtype == torch.float32
     assert set(batch.tensors) == {"image", "input_ids", "attention_mask"}
     assert batch["attention_mask"].shape == batch["input_ids"].shape == (8, 1, batch["input_ids"].shape[-1])
@@ -116,7 +116,7 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
 def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
     found = reader(sounds)
     raw = next(found)
-    batch = found.on_device(raw, torch.device("cpu"), 0)
+    batch = found.on_device(raw)
     assert set(batch.tensors) == {"spectrogram", "input_ids", "attention_mask"} and batch.keys == raw.keys
     assert raw["waveform"].shape == (8, 1, 4000) and raw["waveform"].dtype == torch.int16
     assert batch["spectrogram"].shape == (8, 1, SOUND.frames, SOUND.bins) == (8, 1, 51, 16)

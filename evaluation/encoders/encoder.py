@@ -339,7 +339,7 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
         )
     try:
-        EVALUATED.refuse_pickles(str(folder), folder)
+        EVALUATED.refuse_unreadable(str(folder), folder)
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
         else:

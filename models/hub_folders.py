@@ -157,9 +157,9 @@ class PretrainedRef:
         ids, rows = tokenizer.get_vocab(), getattr(config.get_text_config(), "vocab_size", None)
         if rows is not None and (beyond := sorted((i, token) for token, i in ids.items() if i >= rows)):
             raise ValueError(
-                f"{self.setting}: the tokenizer of {path!r} has {len(tokenizer):,} tokens and the model {rows:,} embeddings; "
-                f"{beyond[0][1]!r} (id {beyond[0][0]}) has none. Call model.resize_token_embeddings(len(tokenizer)) and save "
-                "both, or take the tokenizer of this model"
+                f"{self.setting}: the tokenizer of {path!r} has {len(tokenizer):,} tokens, the model {rows:,} embeddings; "
+                f"{beyond[0][1]!r} (id {beyond[0][0]}) has none. Call model.resize_token_embeddings(len(tokenizer)) and "
+                "save both, or take the tokenizer of this model"
             )
         if tokenizer.pad_token is None:
             names = {i: token for token, i in ids.items()}
@@ -184,7 +184,7 @@ class PretrainedRef:
         """
         if not folder.is_dir():
             return
-        tensors = [file for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")]
+        tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
         if (folder / "adapter_config.json").is_file() and not tensors and not (folder / "modules.json").is_file():
             raise ValueError(
                 f"{self.setting}: {path!r} holds an adapter (adapter_config.json) without its model. Merge the two once: "
@@ -260,6 +260,10 @@ def carried_files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.glob("*.py")) if CARRIED.keys() & {*module_types(folder)} else []
 
 
+WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}
+"""How sentence-transformers loads weights here: as training does, whatever numbers the file has."""
+
+
 def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     """The model of an export, or of any other sentence-transformers or CLIP-like folder, from local safetensors.
 
@@ -268,7 +272,7 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Router
 
-    options: dict[str, Any] = {"local_files_only": True, "model_kwargs": {"use_safetensors": True}}
+    options: dict[str, Any] = {"local_files_only": True, "model_kwargs": WEIGHTS}
     own = next((kind for kind in CARRIED if kind in module_types(folder)), None)
     if own is None:
         return SentenceTransformer(str(folder), device=device, **options)

@@ -343,13 +343,12 @@ class EncoderConfig(AnyEncoderConfig):
 
     def read(self) -> PretrainedConfig:
         try:
-            _, _, config, tokenizer = open_text_model(self.path, self.scratch)
+            *_, config, _ = open_text_model(self.path, self.scratch)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
             if str(error).startswith("encoder."):
                 raise
             raise ENCODER.cannot_load(self.path, error) from None
         self.lora.check()
-        config.longest_text = tokenizer.model_max_length
         return config
 
     def load(self, places: Sequence[Path]) -> TextEncoder:

@@ -275,7 +275,8 @@ def open_text_model(path: str, scratch: bool = False) -> tuple[Path, Saved, Pret
         scratch: The weights are made anew, so that none need be there.
 
     Returns:
-        The folder, what it says of sentence-transformers' modules, configuration and tokenizer.
+        The folder, what it says of sentence-transformers' modules, configuration and tokenizer. The configuration has two
+        more values: ``longest_text``, the most tokens of a text, and ``tokens_beside``, those of special tokens and prompt.
 
     Raises:
         ValueError: If training and `SentenceTransformer` would not give the same vectors, as a file is missing, a module or
@@ -301,11 +302,17 @@ def open_text_model(path: str, scratch: bool = False) -> tuple[Path, Saved, Pret
     limit = {} if saved.limit is None else {"model_max_length": saved.limit}
     tokenizer = AutoTokenizer.from_pretrained(saved.folder, trust_remote_code=False, **limit)
     ENCODER.check_tokenizer(path, tokenizer, config)
+    if tokenizer.chat_template is not None and not (folder / "modules.json").is_file():
+        raise ValueError(
+            f"encoder.path: the tokenizer of {path!r} has a chat template, which sentence-transformers writes around every "
+            "text and training does not; take it away (chat_template.jinja, or chat_template in tokenizer_config.json)"
+        )
     if saved.conventions.do_lower_case:
         lower_case(tokenizer)
     tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
     tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)
     taken = len(tokenizer(saved.conventions.prompt)["input_ids"])
+    config.longest_text, config.tokens_beside = tokenizer.model_max_length, taken
     if taken >= tokenizer.model_max_length:
         raise ValueError(
             f"encoder.path: a text of {path!r} has at most {tokenizer.model_max_length} tokens (max_seq_length, positions), "

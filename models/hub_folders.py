@@ -164,7 +164,8 @@ class PretrainedRef:
         if tokenizer.pad_token is None:
             names = {i: token for token, i in ids.items()}
             ends = (getattr(config.get_text_config(), "pad_token_id", None), tokenizer.eos_token_id, tokenizer.sep_token_id)
-            tokenizer.pad_token = next((names[i] for i in ends if i in names), None)
+            if (token := next((names[i] for i in ends if i in names), None)) is not None:
+                tokenizer.add_special_tokens({"pad_token": token})
         if tokenizer.pad_token is None:
             raise ValueError(
                 f"{self.setting}: the tokenizer of {path!r} has no padding token, and none that ends a text; name one as "

@@ -185,7 +185,7 @@ FORWARD = {"text": {"method": "forward", "method_output_name": "last_hidden_stat
 PLAIN: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "modality_config": (FORWARD,),
-    "module_output_name": ("token_embeddings",),
+    "module_output_name": ("token_embeddings", "sentence_embedding"),
     "unpad_inputs": (True,),
     "module_input_name": ("sentence_embedding",),
 }

@@ -118,12 +118,6 @@ def check_settings(recipe: Recipe) -> None:
             f"run.max_failures={recipe.run.max_failures}: with run.num_workers=0 no worker can be lost; leave it out, or "
             "set run.num_workers to 1"
         )
-    evaluation = recipe.evaluation
-    if evaluation.select is None and (evaluation.patience is not None or not evaluation.choose_untrained):
-        raise RecipeError(
-            "evaluation.patience, evaluation.choose_untrained: no checkpoint is chosen, as evaluation.select is none; name "
-            "a development task, or leave them out"
-        )
 
 
 def _check_gpus(recipe: Recipe) -> None:

@@ -479,7 +479,7 @@ def write_for_older(folder: Path, do_lower_case: bool = False) -> None:
         elif kind == "Pooling":
             pooling = st.Pooling.load(str(place))
             modes = {theirs: mode == pooling.pooling_mode for mode, theirs in OLDER.items()}
-            modes["include_prompt"] = pooling.include_prompt
+            modes |= {} if pooling.include_prompt else {"include_prompt": False}
             _write(place / "config.json", {"word_embedding_dimension": pooling.embedding_dimension, **modes})
         elif kind == "WeightedLayerPooling":
             layers = st.WeightedLayerPooling.load(str(place))

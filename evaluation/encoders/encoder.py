@@ -318,6 +318,8 @@ def load_encoder(
     layered = pooling is not None and is_layer_pooling(pooling)
     model = _load(folder, None if layered else pooling, usable_device(device))
     _keep_positions(model)
+    if model.similarity_fn_name != "cosine":
+        logger.warning("%s compares vectors by %s; tasks compare them by their cosine", folder, model.similarity_fn_name)
     if pooling is not None and layered:
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]

@@ -47,6 +47,7 @@ from multicse.models.text_folders import read_modules
 from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.export import verify
 from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
 WORDS = [
@@ -443,3 +444,15 @@ def test_what_a_whitened_export_has_behind_is_left_to_its_users(tmp_path: Path) 
     entries[2]["name"] = "whitening"
     (folder / "modules.json").write_text(json.dumps(entries))
     assert read_modules(folder).head is None
+
+
+def test_the_teacher_of_sg_bert_leaves_a_prompt_out_that_is_not_counted(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"pooling": "max", "include_prompt": False, **PROMPTS}
+    encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **options)))
+    guide = SelfGuidance(encoder, SGBERTConfig(loss="opt3")).eval()
+    tokens = encoder.tokenize(["a dog runs", "guitar"])
+    layers = guide.views(torch.zeros(2, 16), tokens["input_ids"], tokens["attention_mask"])[:, 1:]
+    states = guide.teacher(**tokens, output_hidden_states=True).hidden_states
+    last = 3  # <s>, "the" and "big" are not pooled
+    want = [state[1, last : int(tokens["attention_mask"][1].sum())].max(0).values for state in states]
+    torch.testing.assert_close(layers[1], torch.stack(want[guide.config.first_layer :]))

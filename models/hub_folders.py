@@ -172,12 +172,13 @@ class PretrainedRef:
                 '"pad_token" in its tokenizer_config.json'
             )
 
-    def refuse_unreadable(self, path: str, folder: Path) -> None:
+    def refuse_unreadable(self, path: str, folder: Path, weights: bool = True) -> None:
         """Refuse a folder that is no model whose weights can be read, before anything is loaded.
 
         Args:
             path: Name that the user gave.
             folder: Folder of the transformer that `path` stands for.
+            weights: The weights should be there.
 
         Raises:
             ValueError: If the folder has weights, but no safetensors; if it is an adapter without its model; or if its
@@ -186,13 +187,14 @@ class PretrainedRef:
         if not folder.is_dir():
             return
         tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
-        if (folder / "adapter_config.json").is_file() and not tensors and not (folder / "modules.json").is_file():
+        whole = self is EVALUATED and (tensors or (folder / "modules.json").is_file())  # sentence-transformers adds the two
+        if (folder / "adapter_config.json").is_file() and not whole:
             raise ValueError(
-                f"{self.setting}: {path!r} holds an adapter (adapter_config.json) without its model. Merge the two once: "
+                f"{self.setting}: {path!r} holds an adapter (adapter_config.json). Merge it into its model once: "
                 "peft.AutoPeftModelForFeatureExtraction.from_pretrained(path).merge_and_unload().save_pretrained(new_path), "
                 "and save the tokenizer there"
             )
-        if not tensors and list(folder.glob("*.bin")):
+        if weights and not tensors and list(folder.glob("*.bin")):
             likewise = ", likewise the tokenizer" if self.tokenizer else ""
             raise ValueError(
                 f"{self.setting}: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
@@ -200,7 +202,7 @@ class PretrainedRef:
                 f"{self.kind}.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){likewise}."
             )
         other = next((kind for end, kind in CONVERTED.items() if next(folder.rglob(end), None)), None)
-        if not tensors and other:
+        if weights and not tensors and other:
             raise ValueError(
                 f"{self.setting}: {path!r} has weights of {other} only, and no safetensors; give the folder of the model "
                 "that they were converted from"

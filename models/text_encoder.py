@@ -123,7 +123,7 @@ class TextEncoder(SentenceEncoder):
         """
         try:
             ENCODER.folder(path, weights=not scratch)  # of the hub, fetched before it is read
-            folder, saved, config, tokenizer = open_text_model(path, scratch)
+            folder, saved, config, tokenizer = open_text_model(path, scratch, fetched=True)
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or default_pooling(config)
             if scratch:

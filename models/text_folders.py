@@ -176,6 +176,7 @@ class Saved(NamedTuple):
     conventions: Conventions = Conventions()
 
 
+ABOUT = "config_sentence_transformers.json"
 ORDER = ("Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize")
 """Modules that a `TextEncoder` is made of, each at most once."""
 NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -194,8 +195,7 @@ READ = {
     "Transformer": {"max_seq_length", "do_lower_case"},
     "WeightedLayerPooling": {"embedding_dimension", "word_embedding_dimension", "num_hidden_layers"},
     "Dense": {"in_features", "out_features", "bias", "activation_function"},
-    "config_sentence_transformers.json": {"__version__", "requirements", "model_type", "prompts", "default_prompt_name"}
-    | {"similarity_fn_name"},
+    ABOUT: {"__version__", "requirements", "model_type", "prompts", "default_prompt_name", "similarity_fn_name"},
 }
 """Settings that are read, by module, or that change no vector."""
 
@@ -267,12 +267,13 @@ def read_modules(folder: Path) -> Saved:
     return saved
 
 
-def open_text_model(path: str, scratch: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:
+def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:
     """Read all of a text model but its weights, so that a run fails before it takes any resources.
 
     Args:
         path: Folder, or model ID on the Hugging Face Hub.
         scratch: The weights are made anew, so that none need be there.
+        fetched: The weights of a model of the Hub have been downloaded.
 
     Returns:
         The folder, what it says of sentence-transformers' modules, configuration and tokenizer. The configuration has two
@@ -287,7 +288,7 @@ def open_text_model(path: str, scratch: bool = False) -> tuple[Path, Saved, Pret
     folder = ENCODER.folder(path, weights=False)
     saved = read_modules(folder)
     if not scratch:
-        ENCODER.refuse_unreadable(path, saved.folder)
+        ENCODER.refuse_unreadable(path, saved.folder, weights=fetched or Path(path).is_dir())
     config = text_config(str(saved.folder))
     int(config.hidden_size)
     if not scratch and getattr(config, "quantization_config", None):
@@ -343,9 +344,6 @@ def default_pooling(config: PretrainedConfig) -> Pooling:
     own: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
     causal = (config.architectures or [""])[0].endswith("ForCausalLM") and getattr(config, "is_causal", True)
     return own.get(config.model_type, "eot" if causal else "mean")
-
-
-ABOUT = "config_sentence_transformers.json"
 
 
 def _conventions(folder: Path) -> Conventions:

@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import soundfile
@@ -212,7 +212,7 @@ MODEL: list[Damage] = [*ANY, foreign, foreign]
 
 # ---- settings beside weights
 
-SETTINGS = {
+SETTINGS: dict[str, list[Any]] = {
     "max_seq_length": [1, 3, 6, 64, 4096],
     "do_lower_case": [True, False],
     "pooling_mode": ["cls", "max", "lasttoken", "weightedmean", ["cls", "mean"]],

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # seconds, which training does not need before an export
     from sentence_transformers import SentenceTransformer
     from transformers import PretrainedConfig
 
+ABOUT = "config_sentence_transformers.json"
+"""Settings of a whole sentence-transformers model."""
 ROUTER = "router_config.json"
 """What tells a Router of sentence-transformers."""
 
@@ -283,4 +285,6 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     if own == WORDS:
         return SentenceTransformer(modules=[module.load(str(folder), local_files_only=True)], device=device)
     router = Router.load(str(folder), module_classes={own: module}, **options)
-    return SentenceTransformer(modules=[router, Normalize()], device=device)
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    prompts = {name: about[name] for name in ("prompts", "default_prompt_name")}
+    return SentenceTransformer(modules=[router, Normalize()], device=device, **prompts)

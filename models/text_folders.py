@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
+from multicse.models.hub_folders import ABOUT, ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
@@ -176,7 +176,6 @@ class Saved(NamedTuple):
     conventions: Conventions = Conventions()
 
 
-ABOUT = "config_sentence_transformers.json"
 ORDER = ("Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize")
 """Modules that a `TextEncoder` is made of, each at most once."""
 NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -327,8 +326,8 @@ def lower_case(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
-    own = backend.normalizer
-    steps = list(own) if isinstance(own, Sequence) else [] if own is None else [own]
+    own: Any = backend.normalizer
+    steps: list[Any] = [*own] if isinstance(own, Sequence) else [] if own is None else [own]
     if not any(isinstance(step, Lowercase) for step in steps):
         backend.normalizer = Sequence([Lowercase(), *steps])
 

@@ -353,6 +353,7 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             modules = [network, Pooling(network.get_embedding_dimension(), pooling or own)]
             model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
+        model.encode("a")  # which modules in a wrong order cannot
     except EvaluationError:
         raise
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder

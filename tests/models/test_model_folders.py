@@ -306,7 +306,7 @@ def adapter(folder: Path) -> Path:
     from peft import LoraConfig, get_peft_model
 
     plain(folder.parent / "base")
-    get_peft_model(AutoModel.from_pretrained(folder.parent / "base"), LoraConfig(r=2)).save_pretrained(folder)
+    get_peft_model(AutoModel.from_pretrained(folder.parent / "base"), LoraConfig(r=2)).save_pretrained(str(folder))
     return folder
 
 

@@ -194,9 +194,9 @@ def _check_sizes(recipe: Recipe) -> None:
 
 
 def _check_lengths(recipe: Recipe, encoder: Any) -> None:
-    longest, beside = (getattr(encoder, name, None) for name in ("longest_text", "tokens_beside"))
+    longest, beside = (getattr(encoder, name, 0) for name in ("longest_text", "tokens_beside"))
     for name, stream in recipe.streams.items() if longest else ():
-        length = getattr(stream, "max_length", longest)
+        length: int = getattr(stream, "max_length", longest)
         if length > longest:
             raise RecipeError(
                 f"streams.{name}.max_length={length} is more than the {longest} tokens that a text of encoder.path may have "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -326,8 +326,8 @@ def lower_case(tokenizer: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     backend = tokenizer.backend_tokenizer
-    own: Any = backend.normalizer
-    steps: list[Any] = [*own] if isinstance(own, Sequence) else [] if own is None else [own]
+    own, parts = backend.normalizer, cast(Any, backend.normalizer)
+    steps: list[Any] = [*parts] if isinstance(own, Sequence) else [] if own is None else [own]
     if not any(isinstance(step, Lowercase) for step in steps):
         backend.normalizer = Sequence([Lowercase(), *steps])
 

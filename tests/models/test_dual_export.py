@@ -187,6 +187,7 @@ def test_our_own_loader(made: Made, name: str) -> None:
 @pytest.mark.parametrize("name", ["clip", "clap", "released-resnet", "bert-vit"])
 def test_the_prompt_of_the_text_half_survives(name: str, tmp_path: Path) -> None:
     dual = build(name)
+    dual.keeps_end = True  # as exports do
     plain = dual.tokenize(["a dog", "guitar"])
     dual.text.conventions = Conventions({"query": "the red "}, "query")
     tokens = dual.tokenize(["a dog", "guitar"])

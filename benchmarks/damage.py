@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import soundfile
@@ -208,3 +208,44 @@ def foreign(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 MODEL: list[Damage] = [*ANY, foreign, foreign]
+
+
+# ---- settings beside weights
+
+SETTINGS: dict[str, list[Any]] = {
+    "max_seq_length": [1, 3, 6, 64, 4096],
+    "do_lower_case": [True, False],
+    "pooling_mode": ["cls", "max", "lasttoken", "weightedmean", ["cls", "mean"]],
+    "pooling_mode_cls_token": [True],
+    "include_prompt": [True, False],
+    "default_prompt_name": ["query", "passage", None],
+    "prompts": [{"query": "the dog "}, {"query": ""}, {}],
+    "similarity_fn_name": ["dot", "euclidean", "manhattan", None],
+    "truncate_dim": [4],
+    "processing_kwargs": [{"text": {"max_length": 4}}],
+    "vocab_size": [20, 121],
+    "max_position_embeddings": [8, 63],
+    "auto_map": [{"AutoModel": "own.Model"}],
+    "model_type": ["roberta", "own", "SparseEncoder"],
+    "pad_token": [None],
+    "model_max_length": [3, 5, 1000],
+    "use_residual": [True],
+    "bias": [False],
+    "module_input_name": ["token_embeddings"],
+    "activation_function": ["torch.nn.modules.activation.ReLU", "os.system"],
+}
+"""Settings of a sentence-transformers folder, and values that others than ours have."""
+
+
+def other_settings(data: bytes, rng: np.random.Generator) -> bytes:
+    """Change some settings of a JSON file, or the order of its entries; the file stays JSON."""
+    content = json.loads(data)
+    if isinstance(content, list):
+        places = rng.permutation(len(content))[: int(rng.integers(1, len(content) + 1))]
+        return json.dumps([content[place] for place in places]).encode()
+    for name in rng.choice(sorted(SETTINGS), int(rng.integers(1, 4)), replace=False).tolist():
+        content[name] = pick(rng, SETTINGS[name])
+    return json.dumps(content).encode()
+
+
+SENTENCE_MODEL: list[Damage] = [*ANY, *[other_settings] * 8]

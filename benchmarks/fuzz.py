@@ -44,7 +44,7 @@ import soundfile
 import tyro
 from PIL import Image
 
-from benchmarks.damage import ANY, MODEL, TAR, Damage, pick
+from benchmarks.damage import ANY, MODEL, SENTENCE_MODEL, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
 from multicse.data.errors import DecodeError
 from multicse.data.shard_writer import Output, UnpackedSample, pack
@@ -228,18 +228,31 @@ def make_model(folder: Path) -> None:
     tokenizer.save_pretrained(folder / "model")
 
 
-def read_model(folder: Path) -> Found:
+def make_sentence_model(folder: Path) -> None:
+    from multicse.models.pooling import Head
+    from multicse.models.text_encoder import TextEncoder
+    from multicse.models.text_folders import Conventions
+
+    make_model(folder)
+    encoder = TextEncoder.from_pretrained(str(folder / "model"), "mean")
+    encoder.head, encoder.normalise = Head(16), True
+    encoder.conventions = Conventions({"query": "the ", "passage": "a dog "}, "query")
+    encoder.save(str(folder / "sentences"))
+    shutil.rmtree(folder / "model")
+
+
+def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") -> Found:
     """Read the embeddings of some words, as evaluation and as training load the model."""
     from multicse.evaluation.load import load_model
     from multicse.evaluation.task import EvaluationError, embed
     from multicse.models.text_encoder import TextEncoder
 
-    place = str(folder / "model")
+    place = str(folder / name)
     try:
-        once, again = (embed(load_model(place, pooling="mean", device="cpu"), WORDS) for _ in range(2))
+        once, again = (embed(load_model(place, pooling=pooling, device="cpu"), WORDS) for _ in range(2))
     except EvaluationError as error:  # of embeddings that are not finite, for example, without the name of the model
         raise EvaluationError(f"{place}: {error}") from None
-    encoder = TextEncoder.from_pretrained(place, "mean").eval()
+    encoder = TextEncoder.from_pretrained(place, pooling).eval()  # type: ignore[arg-type]  # mean, or the folder's own
     tokens = encoder.tokenize(WORDS)
     trained = encoder(tokens).detach().numpy()
     random = not np.array_equal(once, again) or not np.allclose(once, trained, rtol=1e-3, atol=1e-4)
@@ -310,6 +323,8 @@ def _targets() -> Iterator[Target]:
         make, read = partial(make_vectors, form=form), partial(read_vectors, form=form)
         yield Target(f"word vectors, {form}", make, read, (("v/*" if form == "folder" else "v.*", ANY),))
     yield Target("model folder", make_model, read_model, (("model/*", MODEL),))
+    read = partial(read_model, name="sentences", pooling=None)
+    yield Target("sentence-transformers folder", make_sentence_model, read, (("sentences/**/*.json", SENTENCE_MODEL),))
     yield Target("recipe", make_recipe, read_recipe, (("recipe.json", ANY),))
     yield Target("checkpoint", make_checkpoint, read_checkpoint, (("checkpoint/*", ANY),))
 

@@ -28,7 +28,9 @@ class LoRASettings(Settings):
     """Names of the linear layers that get an adapter, such as `query value`; none: all."""
 
     def check(self) -> None:
-        """Raise ValueError where adapters are asked for and peft is not installed."""
+        """Raise ValueError where adapters are asked for and peft is not installed, or are described and not asked for."""
+        if self.rank is None and self != LoRASettings():
+            raise ValueError("encoder.lora: alpha, dropout and targets are those of adapters; set encoder.lora.rank")
         if self.rank and find_spec("peft") is None:
             raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or leave it out")
 

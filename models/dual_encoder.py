@@ -107,8 +107,11 @@ class DualEncoder(SentenceEncoder):
         """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
         if self.keeps_end:
             return self.text.tokenize(texts, max_length)
+        prompted = [self.text.conventions.prompt + text for text in texts]
         with TOKENIZING:
-            whole = self.tokenizer(texts, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False)
+            whole = self.tokenizer(
+                prompted, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False
+            )
         limit = min(max_length or self.limit, self.limit)
         ids, mask = whole["input_ids"][:, :limit], whole["attention_mask"][:, :limit]
         # The largest id is taken for the end of the text; what comes behind it changes nothing.

@@ -115,7 +115,7 @@ def _save_clip(dual: DualParts, folder: Path) -> None:
     model.save_pretrained(folder)
     pictures = _image_processor(dual.input)
     CLIPProcessor(pictures, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **dual.text.conventions.options)
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
     pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
@@ -195,7 +195,8 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
     model.save_pretrained(folder)
     sounds = _clap_features(dual.input)
     ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **dual.text.conventions.options)
+    saved.save(str(folder), create_model_card=False)
     sounds.save_pretrained(folder)
 
 
@@ -238,7 +239,10 @@ def _save_router(dual: DualParts, folder: Path) -> None:
                 dual.modalities[1]: [*items, *_dense(dual.tower_projection)],
             }
         )
-        SentenceTransformer(modules=[router, Normalize()], device="cpu").save(str(folder), create_model_card=False)
+        options = dual.text.conventions.options
+        SentenceTransformer(modules=[router, Normalize()], device="cpu", **options).save(
+            str(folder), create_model_card=False
+        )
     save_file({"logit_scale": dual.logit_scale.detach().cpu().clone()}, folder / SCALE)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # seconds, which training does not need before an export
     from sentence_transformers import SentenceTransformer
     from transformers import PretrainedConfig
 
+ABOUT = "config_sentence_transformers.json"
+"""Settings of a whole sentence-transformers model."""
 ROUTER = "router_config.json"
 """What tells a Router of sentence-transformers."""
 
@@ -132,31 +134,98 @@ class PretrainedRef:
 
     def refuse_random(self, path: str, folder: Path, model: Any, tokenizer: Any) -> None:
         """Raise ValueError where `model`, which a library has loaded from `folder`, has weights (other than a pooler's) that
-        are not there, so that they are random, or `tokenizer` knows no words. It is loaded once more, for the report."""
+        are not there, so that they are random, or its `tokenizer`, if it takes texts, fails `check_tokenizer`. It is loaded
+        once more, for the report."""
         _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
         self._missing(path, model.config, report, "pooler.")
-        if tokenizer is not None:  # of a model without texts, which is refused for that
-            self.refuse_wordless(path, tokenizer)
+        if tokenizer is not None:
+            self.check_tokenizer(path, tokenizer, model.config)
 
-    def refuse_wordless(self, path: str, tokenizer: Any) -> None:
-        """Raise ValueError for the tokenizer that transformers makes up where a folder has none: it knows special tokens
-        alone, so that every word is the unknown one."""
+    def check_tokenizer(self, path: str, tokenizer: Any, config: PretrainedConfig) -> None:
+        """Compare the tokenizer of a model with its configuration, and give it a padding token if it has none.
+
+        The padding token is then the one of the configuration's ``pad_token_id``, otherwise the one that ends a text.
+        Padding is masked, so that any token will do.
+
+        Raises:
+            ValueError: If the tokenizer knows no words, as the one that transformers makes up for a folder without; if it
+                has tokens for which the model has no embedding; or if no padding token is found.
+        """
         if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise ValueError(
                 f"{self.setting}: {path!r} has no tokenizer, so all words would be the same unknown one; put the model's "
                 "tokenizer.json and tokenizer_config.json beside its weights"
             )
+        ids, rows = tokenizer.get_vocab(), getattr(config.get_text_config(), "vocab_size", None)
+        if rows is not None and (beyond := sorted((i, token) for token, i in ids.items() if i >= rows)):
+            raise ValueError(
+                f"{self.setting}: the tokenizer of {path!r} has {len(tokenizer):,} tokens, the model {rows:,} embeddings; "
+                f"{beyond[0][1]!r} (id {beyond[0][0]}) has none. Call model.resize_token_embeddings(len(tokenizer)) and "
+                "save both, or take the tokenizer of this model"
+            )
+        if tokenizer.pad_token is None:
+            names = {i: token for token, i in ids.items()}
+            ends = (getattr(config.get_text_config(), "pad_token_id", None), tokenizer.eos_token_id, tokenizer.sep_token_id)
+            if (token := next((names[i] for i in ends if i in names), None)) is not None:
+                tokenizer.add_special_tokens({"pad_token": token})
+        if tokenizer.pad_token is None:
+            raise ValueError(
+                f"{self.setting}: the tokenizer of {path!r} has no padding token, and none that ends a text; name one as "
+                '"pad_token" in its tokenizer_config.json'
+            )
 
-    def refuse_pickles(self, path: str, folder: Path) -> None:
-        """Raise ValueError for what would need unpickling, before anything is loaded: the `folder` that `path` stands for
-        has weights, but no safetensors."""
-        if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
+    def refuse_unreadable(self, path: str, folder: Path, weights: bool = True) -> None:
+        """Refuse a folder that is no model whose weights can be read, before anything is loaded.
+
+        Args:
+            path: Name that the user gave.
+            folder: Folder of the transformer that `path` stands for.
+            weights: The weights should be there.
+
+        Raises:
+            ValueError: If the folder has weights, but no safetensors; if it is an adapter without its model; or if its
+                architecture is Python code of its own.
+        """
+        if not folder.is_dir():
+            return
+        tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
+        whole = self is EVALUATED and (tensors or (folder / "modules.json").is_file())  # sentence-transformers adds the two
+        if (folder / "adapter_config.json").is_file() and not whole:
+            raise ValueError(
+                f"{self.setting}: {path!r} holds an adapter (adapter_config.json). Merge it into its model once: "
+                "peft.AutoPeftModelForFeatureExtraction.from_pretrained(path).merge_and_unload().save_pretrained(new_path), "
+                "and save the tokenizer there"
+            )
+        if weights and not tensors and list(folder.glob("*.bin")):
             likewise = ", likewise the tokenizer" if self.tokenizer else ""
             raise ValueError(
                 f"{self.setting}: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
                 "you trust them, convert them once where they came from: "
                 f"{self.kind}.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){likewise}."
             )
+        other = next((kind for end, kind in CONVERTED.items() if next(folder.rglob(end), None)), None)
+        if weights and not tensors and other:
+            raise ValueError(
+                f"{self.setting}: {path!r} has weights of {other} only, and no safetensors; give the folder of the model "
+                "that they were converted from"
+            )
+        file = folder / "config.json"
+        about = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if about.get("auto_map") and about.get("model_type") not in _known_types():
+            raise ValueError(
+                f"{self.setting}: {path!r} is a model of type {about.get('model_type')!r} with Python code of its own "
+                "(auto_map in config.json), and the code of a model is not run; choose a type that transformers has"
+            )
+
+
+CONVERTED = {"*.onnx": "ONNX", "openvino_*.xml": "OpenVINO", "*.gguf": "GGUF", "*.h5": "TensorFlow", "*.msgpack": "Flax"}
+"""Files that a folder may have in place of safetensors, and what they are."""
+
+
+def _known_types() -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING
 
 
 EVALUATED = PretrainedRef("model", tokenizer=True)
@@ -196,6 +265,10 @@ def carried_files(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.glob("*.py")) if CARRIED.keys() & {*module_types(folder)} else []
 
 
+WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}
+"""How sentence-transformers loads weights here: as training does, whatever numbers the file has."""
+
+
 def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     """The model of an export, or of any other sentence-transformers or CLIP-like folder, from local safetensors.
 
@@ -204,7 +277,7 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Router
 
-    options: dict[str, Any] = {"local_files_only": True, "model_kwargs": {"use_safetensors": True}}
+    options: dict[str, Any] = {"local_files_only": True, "model_kwargs": WEIGHTS}
     own = next((kind for kind in CARRIED if kind in module_types(folder)), None)
     if own is None:
         return SentenceTransformer(str(folder), device=device, **options)
@@ -212,4 +285,6 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     if own == WORDS:
         return SentenceTransformer(modules=[module.load(str(folder), local_files_only=True)], device=device)
     router = Router.load(str(folder), module_classes={own: module}, **options)
-    return SentenceTransformer(modules=[router, Normalize()], device=device)
+    about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    prompts = {name: about[name] for name in ("prompts", "default_prompt_name")}
+    return SentenceTransformer(modules=[router, Normalize()], device=device, **prompts)

@@ -51,7 +51,7 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
         raise ExportError("--onnx: its pooling averages two layers, and the ONNX backend gives the last one alone")
     (folder / FLOAT).parent.mkdir(exist_ok=True)
     model = AutoModel.from_pretrained(folder, dtype=torch.float32)
-    tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+    tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
     sizes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens", max=positions_of(model))}
     with _quiet():
         torch.onnx.export(

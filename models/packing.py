@@ -58,6 +58,9 @@ class Packing:
         table = getattr(model.embeddings, "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)  # RoBERTa counts positions from behind it
         positions = self.positions if padding is None else self.positions + padding + 1
+        if padding is not None and not inputs.is_floating_point():  # and leaves out the tokens that are it
+            counted = inputs.ne(padding).long()
+            positions = self.pack(counted.cumsum(1) * counted) + padding
         return {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
 
 

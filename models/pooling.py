@@ -56,8 +56,17 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
     return tokens.gather(1, place[:, None, None].expand(-1, 1, tokens.shape[-1])).squeeze(1)
 
 
+def without_prompt(mask: Tensor, tokens: int) -> Tensor:
+    """Return a mask (B, L) with zeros at its first `tokens` places; the mask itself for 0. Padding is on the right."""
+    if not tokens:
+        return mask
+    mask = mask.clone()
+    mask[:, :tokens] = 0
+    return mask
+
+
 @torch.no_grad()
-def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling, prompt_tokens: int = 0) -> Tensor:
     """Pool every layer of a Hugging Face model, without gradient; layer 0 is the embedding output.
 
     Args:
@@ -65,12 +74,14 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
         input_ids: Token ids, (B, L).
         attention_mask: 1 where a token counts, (B, L).
         pooling: Name of the pooling.
+        prompt_tokens: First tokens of every row that are not pooled.
 
     Returns:
         (B, l + 1, d).
     """
     _, layers = token_states(model, input_ids, attention_mask, layers=True)
-    return torch.stack([pool(states, (), attention_mask, pooling) for states in layers], 1)
+    mask = without_prompt(attention_mask, prompt_tokens)
+    return torch.stack([pool(states, (), mask, pooling) for states in layers], 1)
 
 
 def layer_stack(model: Any) -> nn.ModuleList:

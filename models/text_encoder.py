@@ -14,19 +14,21 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import ENCODER, half, has_pooler, languages_of
+from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
 from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
-from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool
+from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.text_folders import (
+    Conventions,
+    default_pooling,
     load_model,
     make_modules,
     new_model,
     no_pooler,
+    open_text_model,
     positions_of,
-    read_modules,
+    prompt_length,
     set_dropouts,
-    text_config,
     write_for_older,
 )
 
@@ -39,8 +41,6 @@ STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "di
 TOKENIZING = threading.RLock()
 """Held while a tokenizer is called: it keeps the length of its last call as state, and every stream has a thread of its own.
 One for all, since encoders are copied."""
-
-DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
 
 
 class EncoderOutput(NamedTuple):
@@ -99,6 +99,10 @@ class TextEncoder(SentenceEncoder):
         """Most tokens of one text, special tokens among them."""
         self.tokenizer.model_max_length = self.limit
         self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
+        self.conventions = Conventions()
+        """What sentence-transformers does to texts before and after the model."""
+        self.prompt_tokens = 0
+        """First tokens of every text that the pooling leaves out: those of a prompt that is not counted."""
 
     @classmethod
     def from_pretrained(
@@ -117,18 +121,11 @@ class TextEncoder(SentenceEncoder):
         ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
         not.
         """
-        from transformers import AutoTokenizer  # here: a third of a second, which --help need not wait for
-
         try:
-            folder = ENCODER.folder(path, weights=not scratch)
-            saved = read_modules(folder)
-            if not scratch:
-                ENCODER.refuse_pickles(path, saved.folder)
-            config = text_config(str(saved.folder))
+            ENCODER.folder(path, weights=not scratch)  # of the hub, fetched before it is read
+            folder, saved, config, tokenizer = open_text_model(path, scratch, fetched=True)
             set_dropouts(config, hidden_dropout, attention_dropout)
-            pooling = pooling or saved.pooling or DEFAULT_POOLING.get(config.model_type, "mean")
-            tokenizer = AutoTokenizer.from_pretrained(saved.folder)
-            ENCODER.refuse_wordless(path, tokenizer)
+            pooling = pooling or saved.pooling or default_pooling(config)
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
             else:
@@ -142,7 +139,9 @@ class TextEncoder(SentenceEncoder):
         if hidden_dropout and model.config.model_type == "clip_text_model":
             add_dropout(model, hidden_dropout)
         encoder = cls(model, tokenizer, pooling, head, saved.normalise, saved.limit)
-        encoder.origin = path
+        encoder.conventions, encoder.origin = saved.conventions, path
+        if not saved.conventions.include_prompt and saved.conventions.prompt:
+            encoder.prompt_tokens = prompt_length(tokenizer, saved.conventions.prompt)
         if not scratch:
             encoder.path, encoder.projected = str(folder), saved.projected
             encoder.head_is_pooler = saved.head is None
@@ -196,11 +195,11 @@ class TextEncoder(SentenceEncoder):
         (B, L) int64, 1 at the tokens that hold characters of the word; all 0 without a word, for an empty one, and where it
         was cut off. That takes a fast tokenizer; transformers raises NotImplementedError for others.
         """
-        limit = min(max_length or self.limit, self.limit)
+        limit, prompt = min(max_length or self.limit, self.limit), self.conventions.prompt
         with TOKENIZING:
             tokens = dict(
                 self.tokenizer(
-                    texts,
+                    [prompt + text for text in texts] if prompt else texts,
                     padding=True,
                     truncation=True,
                     max_length=limit,
@@ -210,7 +209,8 @@ class TextEncoder(SentenceEncoder):
                 )
             )
         if spans is not None:
-            tokens["word_mask"] = _word_mask(tokens.pop("offset_mapping"), spans)
+            moved = [span and (span[0] + len(prompt), span[1] + len(prompt)) for span in spans]
+            tokens["word_mask"] = _word_mask(tokens.pop("offset_mapping"), moved)
         return tokens
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -264,7 +264,7 @@ class TextEncoder(SentenceEncoder):
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
-        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens)
+        return EncoderOutput(pool(tokens, hidden, without_prompt(mask, self.prompt_tokens), self.pooling), tokens)
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.
@@ -284,9 +284,11 @@ class TextEncoder(SentenceEncoder):
         model.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
         model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
-        parts = [st.Transformer(folder), *make_modules(self.config, self.pooling, head, self.normalise)]
-        SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)
-        write_for_older(Path(folder))
+        own = self.conventions
+        modules = make_modules(self.config, self.pooling, head, self.normalise, own.include_prompt)
+        whole = SentenceTransformer(modules=[st.Transformer(folder), *modules], device="cpu", **own.options)
+        whole.save(folder, create_model_card=False)
+        write_for_older(Path(folder), own.do_lower_case)
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
@@ -341,14 +343,11 @@ class EncoderConfig(AnyEncoderConfig):
 
     def read(self) -> PretrainedConfig:
         try:
-            config = text_config(self.path)
-            int(config.hidden_size)
+            *_, config, _ = open_text_model(self.path, self.scratch)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-            raise ValueError(
-                f"encoder.path={self.path!r} is neither a folder with a config.json nor a model that the hub has: {error}"
-            ) from None
-        if not self.scratch:
-            ENCODER.refuse_pickles(self.path, half(Path(self.path), "text"))
+            if str(error).startswith("encoder."):
+                raise
+            raise ENCODER.cannot_load(self.path, error) from None
         self.lora.check()
         return config
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
+from multicse.models.hub_folders import ABOUT, ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
-    config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path)
+    config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path, trust_remote_code=False)
     return config.text_config if config.model_type in ("clip", "clap") else config
 
 
@@ -48,6 +49,7 @@ def positions(config: PretrainedConfig) -> int:
 def positions_of(model: Any) -> int:
     """The same of a model that is there: a table of positions with a padding index is counted from behind it."""
     most = getattr(model.config, "max_position_embeddings", None) or 10**9
+    most = 10**9 if most < 0 else most  # XLNet's -1
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return most if padding is None else most - padding - 1
@@ -133,6 +135,32 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
 # ---- sentence-transformers' modules ----------------------------------------------------------------------------------
 
 
+class Conventions(NamedTuple):
+    """What sentence-transformers does to texts and vectors beside the weights; an export has the same."""
+
+    prompts: Mapping[str, str] = {}
+    """Texts by name, one of which is put before a sentence."""
+    default_prompt_name: str | None = None
+    """Name of the prompt that is put before every sentence, unless another one is asked for."""
+    similarity_fn_name: str = "cosine"
+    """How vectors are compared."""
+    include_prompt: bool = True
+    """Whether the pooling counts the tokens of the prompt."""
+    do_lower_case: bool = False
+    """Whether sentences are put in lower case before they are tokenised."""
+
+    @property
+    def prompt(self) -> str:
+        """Text that is put before every sentence; mostly empty."""
+        return self.prompts[self.default_prompt_name] if self.default_prompt_name else ""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those that a `SentenceTransformer` is made with."""
+        names = ("prompts", "default_prompt_name", "similarity_fn_name")
+        return {name: value for name, value in self._asdict().items() if name in names}
+
+
 class Saved(NamedTuple):
     """What a sentence-transformers folder says; of any other folder only where the model is."""
 
@@ -145,47 +173,207 @@ class Saved(NamedTuple):
     normalise: bool = False
     projected: bool = False
     """It goes on to a projection into the space of another modality, which `DualEncoder` reads where it is wanted."""
+    conventions: Conventions = Conventions()
+
+
+ORDER = ("Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize")
+"""Modules that a `TextEncoder` is made of, each at most once."""
+NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+CONFIGS = [f"sentence_{kind}_config.json" for kind in NAMED]
+"""Where sentence-transformers looks for the settings of a Transformer."""
+FORWARD = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (FORWARD,),
+    "module_output_name": ("token_embeddings", "sentence_embedding"),
+    "unpad_inputs": (True,),
+    "module_input_name": ("sentence_embedding",),
+}
+"""Settings of modules with the values that a `TextEncoder` has; one that is neither here nor read may only be empty."""
+READ = {
+    "Transformer": {"max_seq_length", "do_lower_case"},
+    "WeightedLayerPooling": {"embedding_dimension", "word_embedding_dimension", "num_hidden_layers"},
+    "Dense": {"in_features", "out_features", "bias", "activation_function"},
+    ABOUT: {"__version__", "requirements", "model_type", "prompts", "default_prompt_name", "similarity_fn_name"},
+}
+"""Settings that are read, by module, or that change no vector."""
 
 
 def read_modules(folder: Path) -> Saved:
-    """What modules.json of `folder` says. Raises ValueError for modules that a `TextEncoder` is not made of."""
+    """What modules.json of `folder` says. Raises ValueError for modules and settings that a `TextEncoder` does not have."""
     saved = Saved(folder)
     if not (folder / "modules.json").is_file():
         return saved
     averaged: Pooling | None = None
-    entries = json.loads((folder / "modules.json").read_text())
+    entries = _json(folder / "modules.json")
     if route := route_of(folder, "text"):
         projection = projection_layers(route)
         entries = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
         saved = saved._replace(projected=bool(projection))
+    made: list[str] = []
+    whole = False  # a CLIP or CLAP, which has its own way to a vector
     for entry in entries:
-        kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
+        package, _, kind = entry["type"].rpartition(".")
+        place = folder / entry["path"]
+        if kind == "Dense" and entry["name"] == WHITENING:
+            break  # what is behind the pooling and its head is for whoever uses the vectors, not for a further training
+        behind = ORDER[ORDER.index(made[-1]) + 1 if made else 0 :]
+        if not package.startswith("sentence_transformers") or kind not in behind:
+            raise ValueError(
+                f"encoder.path: {str(folder)!r} has a module {entry['type']!r}{f' behind {made[-1]}' if made else ''}; "
+                f"supported are, each once and in this order: {', '.join(ORDER)}"
+            )
+        made.append(kind)
+        file = next((place / name for name in CONFIGS if (place / name).is_file()), place / "config.json")
+        about = file.is_file() and (kind != "Transformer" or file.name in CONFIGS)
+        settings: dict[str, Any] = _json(file) if about else {}
+        whole = whole or (kind == "Transformer" and _json(place / "config.json").get("model_type") in ("clip", "clap"))
+        if kind != "Pooling" and not whole:
+            _refuse_settings(folder, kind, settings)
         if kind == "Transformer":
-            written: list[dict[str, Any]] = [json.loads(file.read_text()) for file in place.glob("sentence_*_config.json")]
-            saved = saved._replace(folder=place, limit=written[0].get("max_seq_length") if written else None)
+            lower = bool(settings.get("do_lower_case"))
+            conventions = _conventions(folder)._replace(do_lower_case=lower)
+            saved = saved._replace(folder=place, limit=settings.get("max_seq_length"), conventions=conventions)
         elif kind == "WeightedLayerPooling":
-            layers = _modules().WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
-            averaged = "avg_first_last" if layers[0] == 0 else "avg_top2"
+            weights = _modules().WeightedLayerPooling.load(str(place)).layer_weights.tolist()
+            averaged = next((name for name, pair in AVERAGED.items() if weights == layer_shares(len(weights), pair)), None)
+            if averaged is None:
+                raise ValueError(
+                    f"encoder.path: {str(folder)!r} weighs its layers by {weights}; supported is the mean of two: the first "
+                    "and the last, or the last two"
+                )
         elif kind == "Pooling":
-            mode = json.loads((place / "config.json").read_text()).get("pooling_mode")
-            if not isinstance(mode, str):  # written by an older version
-                mode = _modules().Pooling.load(str(place)).pooling_mode
-            saved = saved._replace(pooling=averaged or _pooling(mode, folder))
-        elif kind == "Dense" and entry["name"] == WHITENING:
-            continue  # what is behind it is for whoever uses the vectors, not for a further training
-        elif kind == "Dense" and saved.head is None:
+            pooling, include_prompt = _pooling(settings, folder), settings.get("include_prompt", True)
+            conventions = saved.conventions._replace(include_prompt=include_prompt)
+            saved = saved._replace(pooling=averaged or pooling, conventions=conventions)
+        elif kind == "Dense":
+            if not settings.get("bias", True):
+                raise ValueError(f"encoder.path: {str(folder)!r} has a Dense without bias, which is not supported")
             dense = _modules().Dense.load(str(place))
             head = Head(dense.in_features, dense.out_features, dense.activation_function)
             head.linear.load_state_dict(dense.linear.state_dict())
             saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
-        elif kind == "Normalize":
-            saved = saved._replace(normalise=True)
         else:
-            raise ValueError(
-                f"encoder.path: {str(folder)!r} has a module {entry['type']!r}; supported: Transformer, Pooling, "
-                "WeightedLayerPooling, one Dense, Normalize"
-            )
+            saved = saved._replace(normalise=True)
+    if "Pooling" not in made and not whole:
+        raise ValueError(f"encoder.path: {str(folder)!r} has no module Pooling, so its vectors are not those of sentences")
+    similarity = saved.conventions.similarity_fn_name
+    if similarity not in ("cosine", "dot", "euclidean") or (similarity != "cosine" and not saved.normalise):
+        raise ValueError(
+            f"encoder.path: {str(folder)!r} compares vectors by {similarity!r} (similarity_fn_name in {ABOUT}), and methods "
+            'and tasks compare them by their cosine; for a model that learns that, write "cosine" there'
+        )
     return saved
+
+
+def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:
+    """Read all of a text model but its weights, so that a run fails before it takes any resources.
+
+    Args:
+        path: Folder, or model ID on the Hugging Face Hub.
+        scratch: The weights are made anew, so that none need be there.
+        fetched: The weights of a model of the Hub have been downloaded.
+
+    Returns:
+        The folder, what it says of sentence-transformers' modules, configuration and tokenizer. The configuration has two
+        more values: ``longest_text``, the most tokens of a text, and ``tokens_beside``, those of special tokens and prompt.
+
+    Raises:
+        ValueError: If training and `SentenceTransformer` would not give the same vectors, as a file is missing, a module or
+            a setting is not supported, or tokenizer and model do not belong together.
+    """
+    from transformers import AutoTokenizer
+
+    folder = ENCODER.folder(path, weights=False)
+    saved = read_modules(folder)
+    if not scratch:
+        ENCODER.refuse_unreadable(path, saved.folder, weights=fetched or Path(path).is_dir())
+    config = text_config(str(saved.folder))
+    int(config.hidden_size)
+    if not scratch and getattr(config, "quantization_config", None):
+        raise ValueError(
+            f"encoder.path: {path!r} has quantised weights, which cannot be trained; choose a model with others"
+        )
+    if config.is_encoder_decoder:
+        raise ValueError(
+            f"encoder.path: a {config.model_type!r} model has an encoder and a decoder, which is not supported; choose a "
+            "model such as BERT, RoBERTa, XLM-R, DeBERTa or MPNet"
+        )
+    limit = {} if saved.limit is None else {"model_max_length": saved.limit}
+    tokenizer = AutoTokenizer.from_pretrained(saved.folder, trust_remote_code=False, **limit)
+    ENCODER.check_tokenizer(path, tokenizer, config)
+    if tokenizer.chat_template is not None and not (folder / "modules.json").is_file():
+        raise ValueError(
+            f"encoder.path: the tokenizer of {path!r} has a chat template, which sentence-transformers writes around every "
+            "text and training does not; take it away (chat_template.jinja, or chat_template in tokenizer_config.json)"
+        )
+    if saved.conventions.do_lower_case:
+        lower_case(tokenizer)
+    tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
+    tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)
+    taken = len(tokenizer(saved.conventions.prompt)["input_ids"])
+    config.longest_text, config.tokens_beside = tokenizer.model_max_length, taken
+    if taken >= tokenizer.model_max_length:
+        raise ValueError(
+            f"encoder.path: a text of {path!r} has at most {tokenizer.model_max_length} tokens (max_seq_length, positions), "
+            f"and special tokens and prompt take {taken}; none is left for the sentence"
+        )
+    return folder, saved, config, tokenizer
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a tokenizer put texts in lower case first, as sentence-transformers' ``do_lower_case`` does."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    backend = tokenizer.backend_tokenizer
+    own, parts = backend.normalizer, cast(Any, backend.normalizer)
+    steps: list[Any] = [*parts] if isinstance(own, Sequence) else [] if own is None else [own]
+    if not any(isinstance(step, Lowercase) for step in steps):
+        backend.normalizer = Sequence([Lowercase(), *steps])
+
+
+def prompt_length(tokenizer: Any, prompt: str) -> int:
+    """Return the number of tokens that a prompt takes before a sentence, as sentence-transformers counts them."""
+    ids = tokenizer(prompt, truncation=True)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
+
+
+def default_pooling(config: PretrainedConfig) -> Pooling:
+    """Return the pooling of a model whose folder names none; of text models the same as in sentence-transformers."""
+    own: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
+    causal = (config.architectures or [""])[0].endswith("ForCausalLM") and getattr(config, "is_causal", True)
+    return own.get(config.model_type, "eot" if causal else "mean")
+
+
+def _conventions(folder: Path) -> Conventions:
+    """The settings of a whole sentence-transformers model. Raises ValueError for those that are not honoured."""
+    if not (folder / ABOUT).is_file():
+        return Conventions()
+    about = _json(folder / ABOUT)
+    _refuse_settings(folder, ABOUT, about)
+    prompts = {name: text or "" for name, text in (about.get("prompts") or {}).items()}
+    name, similarity = about.get("default_prompt_name"), about.get("similarity_fn_name") or "cosine"
+    if about.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        raise ValueError(f"encoder.path: {str(folder)!r} is a {about['model_type']}, not a SentenceTransformer")
+    if name is not None and name not in prompts:
+        raise ValueError(
+            f"encoder.path: default_prompt_name is {name!r} in {folder / ABOUT}, and its prompts are {', '.join(prompts)}"
+        )
+    return Conventions(prompts, name, similarity)
+
+
+def _refuse_settings(folder: Path, kind: str, settings: dict[str, Any]) -> None:
+    """Raise ValueError for a setting that would change vectors and that a `TextEncoder` does not have."""
+    for name, value in settings.items():
+        if name not in READ.get(kind, ()) and value and value not in PLAIN.get(name, ()):
+            raise ValueError(
+                f"encoder.path: {str(folder)!r} has the setting {name} = {value!r} of {kind}, which training does not have; "
+                "its vectors would be others than in sentence-transformers. Choose another model, or take the setting away"
+            )
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _modules() -> Any:
@@ -195,24 +383,37 @@ def _modules() -> Any:
     return modules
 
 
-def _pooling(mode: Any, folder: Path) -> Pooling:
+def _pooling(settings: dict[str, Any], folder: Path) -> Pooling:
+    """The pooling of a module's settings, in the form of any version. Raises ValueError for one that is not supported."""
+    on = [mode for mode in settings if mode.startswith("pooling_mode_") and settings[mode]]
+    old = {theirs: mode for mode, theirs in OLDER.items()}
+    mode = settings.get("pooling_mode") or [old.get(name, name) for name in on] or "mean"
+    mode = mode[0] if isinstance(mode, list) and len(mode) == 1 else mode
     names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "cls" and ours not in AVERAGED}
-    if mode not in names:
+    if not isinstance(mode, str) or mode not in names:
         raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
     return names[mode]
 
 
-def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool) -> list[nn.Module]:
+def layer_shares(count: int, layers: tuple[int, int]) -> list[float]:
+    """Weights (count,) of layers of which two are averaged."""
+    shares = torch.zeros(count)
+    shares[list(layers)] = 1
+    return shares.tolist()
+
+
+def make_modules(
+    config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool, include_prompt: bool = True
+) -> list[nn.Module]:
     """What stands behind the transformer in a sentence-transformers folder; the reverse of `read_modules`."""
     from sentence_transformers.sentence_transformer import modules as st
 
     made: list[nn.Module] = []
     if pooling in AVERAGED:
         depth = config.num_hidden_layers
-        share = torch.zeros(depth + 1)
-        share[list(AVERAGED[pooling])] = 1
+        share = torch.tensor(layer_shares(depth + 1, AVERAGED[pooling]))
         made.append(st.WeightedLayerPooling(config.hidden_size, depth, 0, nn.Parameter(share)))
-    made.append(st.Pooling(config.hidden_size, MODES[pooling]))
+    made.append(st.Pooling(config.hidden_size, MODES[pooling], include_prompt))
     if head is not None:
         weight, bias = (t.detach().cpu().clone() for t in (head.linear.weight, head.linear.bias))
         made.append(st.Dense(weight.shape[1], weight.shape[0], True, head.activation, weight, bias))
@@ -254,7 +455,7 @@ OLDER = {
 """sentence-transformers 5 has a setting for each way of pooling."""
 
 
-def write_for_older(folder: Path) -> None:
+def write_for_older(folder: Path, do_lower_case: bool = False) -> None:
     """Put the settings of a folder that sentence-transformers 6 has saved into the form of version 5 and transformers 4.
 
     The new versions read that form as well; the old ones, and so optimum, no other. The weights stay.
@@ -270,11 +471,12 @@ def write_for_older(folder: Path) -> None:
             if tokens["tokenizer_class"] == "TokenizersBackend":
                 tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
             _write(place / "tokenizer_config.json", tokens)
-            limit = {"max_seq_length": tokens["model_max_length"], "do_lower_case": False}
-            _write(place / "sentence_bert_config.json", limit)
+            settings = {"max_seq_length": tokens["model_max_length"], "do_lower_case": do_lower_case}
+            _write(place / "sentence_bert_config.json", settings)
         elif kind == "Pooling":
             pooling = st.Pooling.load(str(place))
             modes = {theirs: mode == pooling.pooling_mode for mode, theirs in OLDER.items()}
+            modes |= {} if pooling.include_prompt else {"include_prompt": False}
             _write(place / "config.json", {"word_embedding_dimension": pooling.embedding_dimension, **modes})
         elif kind == "WeightedLayerPooling":
             layers = st.WeightedLayerPooling.load(str(place))

@@ -121,7 +121,7 @@ def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> Pretr
             f"method.tower.path: {path!r} is a {config.model_type!r} model; this kind of tower takes {', '.join(kinds)}"
         )
     if Path(path).is_dir() and not list(folder.glob("*.safetensors")):
-        TOWER.refuse_pickles(path, folder)
+        TOWER.refuse_unreadable(path, folder)
         raise TOWER.cannot_load(path, FileNotFoundError("it has no safetensors file"))
     halves = {"clip": "vision_config", "clap": "audio_config"}
     return getattr(config, halves[config.model_type]) if config.model_type in halves else config

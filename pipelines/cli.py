@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -71,6 +71,23 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
     )
+
+
+def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) -> None:
+    """Refuse settings that a command does not use.
+
+    Args:
+        recipe: Recipe of the command line.
+        plain: The same recipe as its pipeline has it.
+        remedies: Paths of the settings, each with the way to get what it would be given for.
+
+    Raises:
+        RecipeError: If a setting has been changed.
+    """
+    given, usual = recipe.flat(), plain.flat()
+    for path, remedy in remedies.items():
+        if given[path] != usual[path]:
+            raise RecipeError(f"--{path} {given[path]} is not used here: {remedy}")
 
 
 def _named(recipes: Recipes, name: str = "") -> Recipe:

@@ -171,6 +171,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
+        if arguments.verify or arguments.samples != Arguments.samples:
+            raise DataError(f"--samples and --verify are for shards, and {arguments.what} is a recipe; leave them out")
         print(describe_recipe(recipe[1], recipe[2], rest))
         return 0
     if rest:

@@ -98,21 +98,36 @@ def run(arguments: Arguments) -> Outcome:
     probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.make_tasks(names, arguments.data, probing)
     _check_probing(probing, names, tasks)
+    _check_used(arguments)
     if arguments.layers:
         return _layers(arguments, tasks)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
 
 
 def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) -> None:
-    """Raise EvaluationError for settings of classifiers where the only classifiers are ``classify:`` ones without any."""
+    """Raise EvaluationError for settings of classifiers if no task has a classifier with such a setting."""
     given = ["--protocol"] * (probing.preset != Probing.preset) + ["--hidden"] * (probing.hidden != Probing.hidden)
     heads = {task.name: task.head for task in tasks if isinstance(task, ClassificationTask)}
     used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.FAMILIES for name in names)
-    if given and heads and not used:
+    if given and not used:
+        fix = "?head=senteval behind the file of classify:FILE has" if heads else "the transfer tasks have; leave it out"
         raise EvaluationError(
-            f"{' and '.join(given)}: the classifier of task {next(iter(heads))} has no such setting; ?head=senteval behind "
-            "its file has"
+            f"{' and '.join(given)}: no task of {', '.join(names)} has a classifier with such a setting; {fix}"
         )
+
+
+def _check_used(arguments: Arguments) -> None:
+    """Raise EvaluationError for settings that this evaluation would not use."""
+    if arguments.metric is not None and arguments.style == "text" and not arguments.compare:
+        raise EvaluationError(
+            "--metric: the table of one model shows all metrics; leave it out, or give --compare or --style"
+        )
+    specs = [arguments.model] if arguments.model else [spec for _, spec in _entries(arguments.compare)]
+    models = [parse(spec) for spec in specs if not spec.endswith(".json")]
+    if arguments.fit is not None and not any(model.post and model.fit is None for model in models):
+        raise EvaluationError("--fit: no model has +whitening, +flow or the like that is fitted; leave it out, or add one")
+    if arguments.pooling is not None and not models:
+        raise EvaluationError("--pooling: reports of --json have their pooling; leave it out")
 
 
 def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:

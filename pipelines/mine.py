@@ -195,8 +195,6 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:
     from transformers import AutoTokenizer
 
-    from multicse.models.text_folders import positions
-
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
     lengths = sorted(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
@@ -206,9 +204,14 @@ def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[C
             f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
             "Name one of their language by --model, or make one: docs/new-language.md"
         )
-    most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + 2) // 8) * 8
-    length = max(16, min(most, 128, positions(encoder)))
-    yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1] + 2}")
+    beside = encoder.tokens_beside
+    most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + beside) // 8) * 8
+    length = min(max(16, min(most, 128)), encoder.longest_text)
+    yield (
+        "streams.text.max_length",
+        length,
+        f"tokens of 95 % of the sentences; the longest seen has {lengths[-1] + beside}",
+    )
 
 
 def _images(gpu: bool) -> Iterator[Choice]:

@@ -49,12 +49,12 @@ class Arguments:
 
 def mine(arguments: Arguments) -> int:
     """Write the triples; returns how many there are. Raises ValueError where there is nothing to mine or to load."""
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import mine_hard_negatives
 
     from multicse.data.shard_writer import Output, UnpackedSample, pack
     from multicse.data.shards import BadSample, read
     from multicse.data.streams.text import TextStream
+    from multicse.evaluation.encoders.encoder import load_encoder
 
     try:
         from datasets import Dataset
@@ -72,7 +72,7 @@ def mine(arguments: Arguments) -> int:
         log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
-        SentenceTransformer(arguments.model),
+        load_encoder(arguments.model).model,
         num_negatives=arguments.negatives,
         relative_margin=arguments.margin,
         range_max=DEPTH,

@@ -17,7 +17,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors
 from multicse.evaluation import statistics, tables
 from multicse.pipelines import registry
-from multicse.pipelines.cli import parse, prepare
+from multicse.pipelines.cli import parse, prepare, refuse_unused
 from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -60,9 +60,8 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
         raise RecipeError(f"--seeds takes at least one seed, each once, got {list(seeds)}")
     module = registry.load(arguments.pipeline)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
-    plain = module.RECIPES[arguments.recipe]().run
-    if (recipe.run.seed, recipe.run.output_dir) != (plain.seed, plain.output_dir):
-        raise RecipeError("a repeat sets run.seed and run.output_dir itself: give --seeds and --output")
+    remedies = {"run.seed": "give --seeds", "run.output_dir": "the folder of all runs is --output"}
+    refuse_unused(recipe, module.RECIPES[arguments.recipe](), remedies)
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
     announce(folder)

@@ -20,11 +20,11 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
-from multicse.pipelines.cli import is_shown, parse, prepare
+from multicse.pipelines.cli import is_shown, parse, prepare, refuse_unused
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
 from multicse.trainers.jobs import kept, results_in
-from multicse.trainers.recipe import RecipeError
+from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.trials import Trial, ranked, short_name, show
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ class Arguments:
     """Train a recipe with many settings, stop the poor ones early, keep the best. Trial 0 is the recipe as it stands.
 
     What varies is in tune_spaces/. Any setting of the recipe can follow and holds for all trials, as for the
-    pipeline itself (python pipelines/PIPELINE.py demo --help). Trials are compared by the recipe's development task;
-    held-out tasks are measured for the best one and for trial 0 only.
+    pipeline itself (python pipelines/PIPELINE.py demo --help); those that trials do not use, as --run.output_dir, are
+    refused. Trials are compared by the recipe's development task; held-out tasks are measured for the best one and for
+    trial 0 only.
     """
 
     pipeline: tyro.conf.Positional[str]
@@ -149,12 +150,18 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     name, grid = arguments.pipeline, arguments.searcher == "grid"
     module = registry.load(name)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
+    plain = module.RECIPES[arguments.recipe]()
+    refuse_unused(recipe, plain, _unused(arguments, recipe))
     prepare(recipe)
     recipe = registry.started(module, recipe)
     seeds = (recipe.run.seed,) if arguments.seeds is None else arguments.seeds
+    swept = prepared(recipe, arguments.scheduler, seeds[0] if seeds else recipe.run.seed)
+    if (every := swept.evaluation.eval_steps) != recipe.evaluation.eval_steps:
+        often = f"under a scheduler it is {every} or less, so that trials can be stopped early; or set --scheduler none"
+        refuse_unused(recipe, plain, {"evaluation.eval_steps": often})
     return Sweep(
         pipeline=name,
-        recipe=prepared(recipe, arguments.scheduler, seeds[0] if seeds else recipe.run.seed),
+        recipe=swept,
         space=_space(name, arguments.space or ("paper" if grid else "wide")),
         trials=arguments.trials if arguments.trials is not None or grid else TRIALS,
         searcher=arguments.searcher,
@@ -163,6 +170,24 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
         retries=arguments.retries,
         concurrent=arguments.concurrent,
     )
+
+
+def _unused(arguments: Arguments, recipe: Recipe) -> dict[str, str]:
+    """Return the settings of a recipe that do not reach the trials, with their remedies."""
+    from multicse.trainers.tuning.trial import in_process
+
+    again = "an interrupted sweep goes on with the same command; for another one give another --output"
+    unused = {
+        "run.output_dir": "every trial has a folder of its own; the folder of the sweep is --output",
+        "run.save_steps": "a trial has a checkpoint at every evaluation (evaluation.eval_steps)",
+        "run.resume": again,
+        "run.overwrite": again,
+    }
+    if arguments.seeds is not None:
+        unused["run.seed"] = "--seeds has the seeds"
+    if in_process(recipe):
+        unused["run.max_failures"] = "--retries is how often a failed trial is tried again"
+    return unused
 
 
 def _space(pipeline: str, name: str) -> SearchSpace:

@@ -96,7 +96,7 @@ def translator(option: str, name: str, settings: Translate) -> Callable[[Sequenc
 
     saved = PretrainedRef(option, tokenizer=True, kind="AutoModelForSeq2SeqLM")
     folder = saved.folder(name)
-    saved.refuse_pickles(name, folder)
+    saved.refuse_unreadable(name, folder)
     try:
         tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     except (OSError, ImportError) as error:  # some tokenizers need the package sentencepiece or sacremoses

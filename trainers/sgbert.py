@@ -101,6 +101,7 @@ class SelfGuidance(nn.Module):
         self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
         config.check_depth(len(layer_stack(encoder.model)))  # which not every model has
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
+        self.prompt_tokens = encoder.prompt_tokens
         shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
         self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
 
@@ -115,7 +116,8 @@ class SelfGuidance(nn.Module):
     def views(self, c: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """Before f: vectors c (B, d) and their positives, layers of BERT_F for the tokens ids, mask (B, L): (B, 1 + K, d),
         K layers for SG-OPT, else 1."""
-        h = pooled_layers(self.teacher, ids, mask, self.pooling)[:, self.config.first_layer :]  # h_ik
+        layers = pooled_layers(self.teacher, ids, mask, self.pooling, self.prompt_tokens)
+        h = layers[:, self.config.first_layer :]  # h_ik
         if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
             picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
             h = h.take_along_dim(picked[..., None], dim=1)

@@ -24,8 +24,9 @@ from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.encoders.folders import refuse_random
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
-from multicse.models.hub_folders import EVALUATED, load_saved
-from multicse.models.text_folders import positions_of
+from multicse.models.hub_folders import EVALUATED, WEIGHTS, load_saved
+from multicse.models.pooling import MODES
+from multicse.models.text_folders import default_pooling, positions_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,9 @@ class ModuleEncoder:
         for start in range(0, len(order), CHUNK):
             rows = np.asarray(order[start : start + CHUNK])
             features = self.tokenize([items[i] for i in rows])
-            batches = list(token_batches(_lengths(features, len(rows)), self.budget))
+            padded = any(isinstance(value, Tensor) and value.ndim > 1 for value in features.values())
+            # Without rows of tokens (StaticEmbedding) there is nothing to pick from, nor much to compute.
+            batches = list(token_batches(_lengths(features, len(rows)), self.budget)) if padded else [np.arange(len(rows))]
             parts = (on_device(_pick(features, batch, len(rows)), self.device) for batch in batches)
             chunks.append(torch.cat([self.forward(part).float() for part in parts]).cpu().numpy())
             places += [rows[batch] for batch in batches]
@@ -312,19 +315,16 @@ def load_encoder(
     Raises EvaluationError when the folder is missing or holds no whole model with its tokenizer, or the pooling is unknown.
     """
     folder = Path(path).expanduser()
-    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-        raise EvaluationError(
-            f"no model in {folder}: neither modules.json nor config.json is there; give a Hugging Face or "
-            "sentence-transformers folder (of the Hub: `hf download NAME --local-dir DIR` first)"
-        )
     layered = pooling is not None and is_layer_pooling(pooling)
     model = _load(folder, None if layered else pooling, usable_device(device))
     _keep_positions(model)
+    if model.similarity_fn_name != "cosine":
+        logger.warning("%s compares vectors by %s; tasks compare them by their cosine", folder, model.similarity_fn_name)
     if pooling is not None and layered:
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
-    if pooling is None and not (folder / "modules.json").is_file():
-        logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
+    if pooling is None and not (folder / "modules.json").is_file():
+        logger.info("%s says nothing of pooling (no modules.json): %s pooling is used", folder, *used)
     return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
 
 
@@ -339,14 +339,23 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
         )
     try:
-        EVALUATED.refuse_pickles(str(folder), folder)
+        EVALUATED.refuse_unreadable(str(folder), folder)
+        if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+            raise EvaluationError(
+                f"no model in {folder}: neither modules.json nor config.json is there; give a Hugging Face or "
+                "sentence-transformers folder (of the Hub: `hf download NAME --local-dir DIR` first)"
+            )
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
         else:
-            network = Transformer(str(folder), model_kwargs={"local_files_only": True, "use_safetensors": True})
-            modules = [network, Pooling(network.get_embedding_dimension(), pooling or "mean")]
+            network = Transformer(str(folder), model_kwargs={"local_files_only": True, **WEIGHTS})
+            own = MODES[default_pooling(network.config)]
+            modules = [network, Pooling(network.get_embedding_dimension(), pooling or own)]
             model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
+        model.encode("a")  # which modules in a wrong order cannot
+    except EvaluationError:
+        raise
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
     if pooling is not None:

@@ -46,4 +46,5 @@ def refuse_random(model: Any, folder: Path) -> None:
     for module, place in parts:
         network = getattr(module, "auto_model", None)
         if network is not None and not (place / "adapter_config.json").is_file():
-            EVALUATED.refuse_random(str(folder), place, network, module.tokenizer)
+            tokenizer = module.tokenizer if "text" in module.modalities else None
+            EVALUATED.refuse_random(str(folder), place, network, tokenizer)

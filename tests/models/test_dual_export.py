@@ -28,7 +28,7 @@ from multicse.models.hub_folders import carried_files, load_saved
 from multicse.models.pooling import Pooling
 from multicse.models.sentence_encoder import hub_names
 from multicse.models.text_encoder import TextEncoder
-from multicse.models.text_folders import text_config
+from multicse.models.text_folders import Conventions, read_modules, text_config
 from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from multicse.trainers.engine.export import verify
 from tests.models import tiny_encoder
@@ -182,6 +182,22 @@ def test_our_own_loader(made: Made, name: str) -> None:
     assert encoder.modalities == ("text", modality)
     with pytest.raises(EvaluationError, match=r"'(audio|image)' was asked for"):
         encoder.encode([], "audio" if modality == "image" else "image")
+
+
+@pytest.mark.parametrize("name", ["clip", "clap", "released-resnet", "bert-vit"])
+def test_the_prompt_of_the_text_half_survives(name: str, tmp_path: Path) -> None:
+    dual = build(name)
+    dual.keeps_end = True  # as exports do
+    plain = dual.tokenize(["a dog", "guitar"])
+    dual.text.conventions = Conventions({"query": "the red "}, "query")
+    tokens = dual.tokenize(["a dog", "guitar"])
+    assert tokens["input_ids"].shape[1] == plain["input_ids"].shape[1] + 2
+    save_dual(dual, str(tmp_path / "model"))
+    saved = load_saved(tmp_path / "model")
+    assert saved.prompts["query"] == "the red " and saved.default_prompt_name == "query"
+    with torch.no_grad():
+        np.testing.assert_allclose(saved.encode(["a dog", "guitar"]), dual(tokens).numpy(), atol=1e-4)
+    assert read_modules(tmp_path / "model").conventions.prompt == "the red "
 
 
 @pytest.mark.parametrize("name", ["clip", "clap"])

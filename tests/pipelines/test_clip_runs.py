@@ -35,7 +35,7 @@ def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
         method=CLIPConfig(tower=tower, embed_dim=8, i_cyclic=0.25, c_cyclic=0.25, captions=0.1, nli_sentences=0.1),
         encoder=EncoderConfig(path=small.write_encoder(tmp_path / "encoder"), scratch=True),
         streams={
-            "pairs": ImageTextStream(shards=images, batch_size=8, input=INPUT, cpus=0.25, **templates),
+            "pairs": ImageTextStream(shards=images, batch_size=8, max_length=64, input=INPUT, cpus=0.25, **templates),
             "nli_sentences": TextStream(shards=small.write_text(tmp_path / "text"), batch_size=8, cpus=0.25),
         },
         optim={"pairs+nli_sentences": OptimConfig(lr=1e-3)},

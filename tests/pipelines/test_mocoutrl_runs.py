@@ -25,6 +25,7 @@ from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
+from tests.models.tiny_encoder import tokenizer
 from tests.small import WORDS, four_steps, write_text
 from tests.trainers.engine.test_engine import interrupted, run
 
@@ -80,6 +81,9 @@ def test_a_mean_with_padding_wants_200_positions(triplets: Recipe, tmp_path: Pat
     def with_positions(number: int) -> Recipe:
         sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": number}
         AutoConfig.for_model("bert", **sizes).save_pretrained(tmp_path / "encoder")
+        words = tokenizer()
+        words.model_max_length = number
+        words.save_pretrained(tmp_path / "encoder")
         return triplets.replace("encoder.path", str(tmp_path / "encoder")).replace("encoder.scratch", True)
 
     check(with_positions(199))

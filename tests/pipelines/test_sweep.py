@@ -80,6 +80,7 @@ def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe)
         ({"trials": 0}, "--trials"),
         ({"searcher": "grid", "trials": None}, "optim.text.lr"),
         ({"searcher": "grid", "trials": 2, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
+        ({"searcher": "grid", "trials": 9, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"space": {"streams.text.batch_size": tune.choice([16, 512])}}, "streams.text.batch_size"),
         ({"space": {"optim.text.learning_rate": tune.uniform(0, 1)}}, "optim.text.learning_rate"),
         ({"space": {"run.storage": tune.choice(["s3://me:hidden@bucket/runs"])}}, r"run\.storage='s3://\*\*\*@"),

@@ -40,7 +40,9 @@ def clip_config(**text: Any) -> CLIPConfig:
 
 def saved(folder: Path, config: PretrainedConfig) -> str:
     """A folder whose weights nobody can read: the checks do not."""
+    config.vocab_size = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
     config.save_pretrained(folder)
+    tiny_encoder.tokenizer().save_pretrained(folder)
     (folder / "model.safetensors").touch()
     return str(folder)
 
@@ -57,10 +59,10 @@ def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
     audio = config.tower.modality == "audio"
     place = shards(tmp_path / "pairs", {"wav" if audio else "png": b"", "txt": b"a"})
     pairs: Any = AudioTextStream if audio else ImageTextStream
-    streams: dict[str, Any] = {"pairs": pairs(shards=place, batch_size=2, input=config.tower.input)}
+    streams: dict[str, Any] = {"pairs": pairs(shards=place, batch_size=2, max_length=24, input=config.tower.input)}
     (wanted,) = config.turns().values()
     for name in wanted[1:]:
-        streams[name] = TextStream(shards=shards(tmp_path / name, {"txt": b"a"}), batch_size=2)
+        streams[name] = TextStream(shards=shards(tmp_path / name, {"txt": b"a"}), batch_size=2, max_length=24)
     return Recipe(
         name="cyclip/test",
         method=config,
@@ -87,10 +89,10 @@ def refused(checked: Recipe, setting: str) -> None:
     ],
 )
 def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[str, ...], right: bool) -> None:
-    tiny_encoder.bert_config().save_pretrained(tmp_path / "bert")
+    saved(tmp_path / "bert", tiny_encoder.bert_config())
     place = shards(tmp_path / "labelled", {"png": b"", "cls": b"0", "kind": b"0"}, ("cat", "dog", "red_fox"))
     stream = {"kind": "image_text", "shards": place, "batch_size": 2, "input": VIT.input.model_dump()}
-    stream |= {"templates": ("a {}",), "classes": classes}
+    stream |= {"templates": ("a {}",), "classes": classes, "max_length": 24}
     made = recipe(tmp_path, EncoderConfig(path=str(tmp_path / "bert")))
     if right:
         check(made.replace("streams.pairs", stream))

@@ -38,7 +38,9 @@ def check(recipe: Recipe) -> None:
     check_settings(recipe)
     _check_sent(recipe)
     with _named():
-        recipe.method.check(recipe, recipe.encoder.read())
+        encoder = recipe.encoder.read()
+        recipe.method.check(recipe, encoder)
+    _check_lengths(recipe, encoder)
     with _named():
         resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
@@ -186,6 +188,11 @@ def check_settings(recipe: Recipe) -> None:
         for name in recipe.run.callbacks:
             find_callback(name)
     _check_gpus(recipe)
+    if recipe.run.max_failures and not recipe.run.num_workers:
+        raise RecipeError(
+            f"run.max_failures={recipe.run.max_failures}: with run.num_workers=0 no worker can be lost; leave it out, or "
+            "set run.num_workers to 1"
+        )
 
 
 def _check_gpus(recipe: Recipe) -> None:
@@ -258,6 +265,22 @@ def _check_sizes(recipe: Recipe) -> None:
             raise RecipeError(
                 f"streams.{name}.batch_size={stream.batch_size} does not divide among run.num_workers={workers}; "
                 f"use {near} or {near + workers}"
+            )
+
+
+def _check_lengths(recipe: Recipe, encoder: Any) -> None:
+    longest, beside = (getattr(encoder, name, 0) for name in ("longest_text", "tokens_beside"))
+    for name, stream in recipe.streams.items() if longest else ():
+        length: int = getattr(stream, "max_length", longest)
+        if length > longest:
+            raise RecipeError(
+                f"streams.{name}.max_length={length} is more than the {longest} tokens that a text of encoder.path may have "
+                f"(its positions, or max_seq_length); give at most {longest}"
+            )
+        if length <= beside:
+            raise RecipeError(
+                f"streams.{name}.max_length={length}: special tokens and the prompt of encoder.path take {beside} tokens, "
+                f"so that none is left for the sentence; give more than {beside}"
             )
 
 

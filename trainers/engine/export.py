@@ -167,7 +167,7 @@ def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
             return saved
         from transformers import AutoModel, AutoTokenizer
 
-        inputs = AutoTokenizer.from_pretrained(folder)(PROBES, padding=True, return_tensors="pt")
+        inputs = AutoTokenizer.from_pretrained(folder)(PROBES, padding=True, truncation=True, return_tensors="pt")
         states = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**inputs).last_hidden_state
         pooled = saved[0]({name: tensor.clone() for name, tensor in inputs.items()})["token_embeddings"]
         mask = inputs["attention_mask"].bool()

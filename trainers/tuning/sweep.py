@@ -120,7 +120,7 @@ def check_sweep(sweep: Sweep) -> None:
                 check(sweep.recipe.replace(path, value))
     if sweep.searcher == "grid":
         points = len(grid(sweep))
-        if sweep.trials is not None and sweep.trials < points:
+        if sweep.trials not in (None, points):
             raise RecipeError(
                 f"--trials {sweep.trials}: the grid has {points} with the recipe as it stands; give --trials {points} or "
                 "none, or --searcher random"

@@ -1,0 +1,458 @@
+"""Folders of models as other libraries write them: read with the vectors that sentence-transformers gives, or refused.
+
+Every model is small and random; what a folder holds is written by transformers and sentence-transformers themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MPNetConfig,
+    MPNetModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5Model,
+    XLNetConfig,
+    XLNetModel,
+)
+
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.load import load_model
+from multicse.evaluation.task import EvaluationError
+from multicse.models.text_encoder import EncoderConfig, TextEncoder
+from multicse.models.text_folders import read_modules
+from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.export import verify
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
+WORDS = [
+    "a",
+    "A",
+    "the",
+    "dog",
+    "Dog",
+    "cat",
+    "man",
+    "runs",
+    "Runs",
+    "eats",
+    "plays",
+    "guitar",
+    "in",
+    "park",
+    "small",
+    "big",
+]
+TEXTS = [
+    "A Dog Runs",
+    "the cat eats in the park",
+    "guitar",
+    " ".join(["small man plays"] * 12),
+    "a dog <pad> runs",
+    "a zebra runs",
+    "",
+]
+SIZES = {"vocab_size": len(SPECIAL + WORDS), "hidden_size": 16, "num_attention_heads": 2, "initializer_range": 0.1}
+SIZES |= {"num_hidden_layers": 2, "pad_token_id": 0}
+BERT = BertConfig(**SIZES, intermediate_size=32, max_position_embeddings=24)
+GPT2 = GPT2Config(vocab_size=SIZES["vocab_size"], n_embd=16, n_head=2, n_layer=2, n_positions=24, initializer_range=0.1)
+PROMPTS: dict[str, Any] = {"prompts": {"query": "the big ", "passage": "a "}, "default_prompt_name": "query"}
+
+
+def tokenizer(limit: int | None = 24, **changes: Any) -> PreTrainedTokenizerFast:
+    """A cased tokenizer of whole words; a change to None takes a special token away."""
+    core = Tokenizer(WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
+    core.pre_tokenizer = Whitespace()
+    core.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    names = {
+        "pad_token": "<pad>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    } | changes
+    given = {name: value for name, value in {**names, "model_max_length": limit}.items() if value is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **given)
+
+
+def plain(folder: Path, model: Any = None, words: Any = None, **options: Any) -> Path:
+    """A Hugging Face folder."""
+    torch.manual_seed(0)
+    (model or BertModel(BERT, add_pooling_layer=False)).save_pretrained(folder, **options)
+    (words or tokenizer()).save_pretrained(folder)
+    return folder
+
+
+def saved(
+    folder: Path, *behind: Any, pooling: Any = "mean", include_prompt: bool = True, words: Any = None, **options: Any
+) -> Path:
+    """A sentence-transformers folder of a BERT."""
+    plain(folder / "network", words=words)
+    torch.manual_seed(1)
+    made = [st.Transformer(str(folder / "network")), st.Pooling(16, pooling, include_prompt), *behind]
+    SentenceTransformer(modules=made, device="cpu", **options).save(str(folder), create_model_card=False)
+    shutil.rmtree(folder / "network")
+    return folder
+
+
+def change(file: Path, **changes: Any) -> Path:
+    """Change settings of a JSON file; returns its folder."""
+    file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **changes}))
+    return file.parent
+
+
+def in_subfolder(folder: Path) -> Path:
+    """The layout of version 1, with the transformer and its settings in a folder of their own."""
+    saved(folder)
+    (folder / "0_Transformer").mkdir()
+    for file in [*folder.glob("*.json"), *folder.glob("*.safetensors")]:
+        if file.name != "modules.json":
+            file.rename(folder / "0_Transformer" / file.name)
+    (folder / "0_Transformer" / "sentence_bert_config.json").unlink(missing_ok=True)
+    change(folder / "0_Transformer" / "sentence_roberta_config.json", max_seq_length=8, do_lower_case=False)
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    return folder
+
+
+def old_pooling(folder: Path) -> Path:
+    saved(folder)
+    (folder / "1_Pooling" / "config.json").unlink()
+    return change(folder / "1_Pooling" / "config.json", word_embedding_dimension=16, pooling_mode_max_tokens=True).parent
+
+
+def layers(folder: Path, weights: list[float]) -> Path:
+    weighted = st.WeightedLayerPooling(16, 2, 0, torch.nn.Parameter(torch.tensor(weights)))
+    plain(folder / "network")
+    change(folder / "network" / "config.json", output_hidden_states=True)
+    made = [st.Transformer(str(folder / "network")), weighted, st.Pooling(16, "mean")]
+    SentenceTransformer(modules=made, device="cpu").save(str(folder), create_model_card=False)
+    return folder
+
+
+def roberta(folder: Path) -> Path:
+    """Positions are counted from behind the padding index, which is the id of another token than the tokenizer's padding."""
+    config = RobertaConfig(
+        **{**SIZES, "pad_token_id": 3}, intermediate_size=32, max_position_embeddings=20, type_vocab_size=1
+    )
+    return plain(folder, RobertaModel(config, add_pooling_layer=False), tokenizer(None))
+
+
+READ: dict[str, Callable[[Path], Path]] = {
+    "hugging face": plain,
+    "sharded": lambda folder: plain(folder, max_shard_size="4KB"),
+    "bfloat16": lambda folder: plain(folder, BertModel(BERT, add_pooling_layer=False).bfloat16()),
+    "roberta": roberta,
+    "mpnet": lambda folder: plain(
+        folder, MPNetModel(MPNetConfig(**SIZES, intermediate_size=32, max_position_embeddings=20)), tokenizer(None)
+    ),
+    "xlnet": lambda folder: plain(
+        folder, XLNetModel(XLNetConfig(vocab_size=20, d_model=16, n_layer=2, n_head=2, d_inner=32, pad_token_id=0))
+    ),
+    "causal": lambda folder: plain(folder, LlamaForCausalLM(LlamaConfig(**SIZES, intermediate_size=32))),
+    "mean": saved,
+    "cls": lambda folder: saved(folder, pooling="cls"),
+    "max": lambda folder: saved(folder, pooling="max"),
+    "last token": lambda folder: saved(folder, pooling="lasttoken"),
+    "first and last layer": lambda folder: layers(folder, [1.0, 0.0, 1.0]),
+    "last two layers": lambda folder: layers(folder, [0.0, 1.0, 1.0]),
+    "dense": lambda folder: saved(folder, st.Dense(16, 12)),
+    "normalised, compared by dot": lambda folder: saved(folder, st.Normalize(), similarity_fn_name="dot"),
+    "prompt": lambda folder: saved(folder, **PROMPTS),
+    "prompt not counted": lambda folder: saved(folder, include_prompt=False, **PROMPTS),
+    "prompt not counted, max": lambda folder: saved(folder, pooling="max", include_prompt=False, **PROMPTS),
+    "prompts without a default": lambda folder: saved(folder, prompts=PROMPTS["prompts"]),
+    "lower case": lambda folder: change(saved(folder) / "sentence_bert_config.json", do_lower_case=True),
+    "shorter": lambda folder: change(saved(folder) / "sentence_bert_config.json", max_seq_length=6),
+    "longer than the tokenizer says": lambda folder: change(
+        saved(folder, words=tokenizer(8)) / "sentence_bert_config.json", max_seq_length=20
+    ),
+    "subfolder": in_subfolder,
+    "old pooling": old_pooling,
+}
+NO_PADDING = {"pad_token": None, "cls_token": None, "sep_token": None}
+PADDED: dict[str, Callable[[Path], Path]] = {
+    "the model's own": lambda folder: plain(folder, words=tokenizer(pad_token=None)),
+    "end of text": lambda folder: plain(folder, GPT2Model(GPT2), tokenizer(**NO_PADDING)),
+}
+
+
+def vectors_of_library(folder: Path, pad: str | None = None) -> np.ndarray:
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
+    most = {"roberta": 16, "mpnet": 18}.get(model[0].auto_model.config.model_type, 24)  # it would read past the positions
+    model.max_seq_length = min(model.max_seq_length, most)
+    model.tokenizer.pad_token = pad or model.tokenizer.pad_token
+    return model.encode(TEXTS, batch_size=3)
+
+
+@torch.no_grad()
+def vectors_in_training(encoder: TextEncoder) -> np.ndarray:
+    return encoder.eval()(encoder.tokenize(TEXTS)).numpy()
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers keeps beside the weights, but for their numbers."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    counted = [module.include_prompt for module in model if isinstance(module, st.Pooling)]
+    return {
+        "prompts": model.prompts,
+        "default": model.default_prompt_name,
+        "similarity": model.similarity_fn_name,
+        "counted": counted or [True],
+        "lower case": json.loads((folder / "sentence_bert_config.json").read_text()).get("do_lower_case", False)
+        if (folder / "sentence_bert_config.json").is_file()
+        else False,
+    }
+
+
+@pytest.mark.parametrize("name", READ)
+def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    folder = READ[name](tmp_path / "model")
+    want = vectors_of_library(folder)
+    encoder = TextEncoder.from_pretrained(str(folder))
+    assert np.abs(vectors_in_training(encoder) - want).max() < 1e-6
+    assert np.abs(load_encoder(folder).encode(TEXTS) - want).max() < 1e-6
+    encoder.save(str(tmp_path / "out"))
+    assert np.abs(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS) - want).max() < 1e-6
+    assert about(tmp_path / "out") == about(folder)
+    again = TextEncoder.from_pretrained(str(tmp_path / "out"))
+    assert again.conventions._replace(prompts=dict(again.conventions.prompts)) == encoder.conventions._replace(
+        prompts={"query": "", "document": "", **encoder.conventions.prompts}
+    )
+    assert again.limit == encoder.limit
+    verify(encoder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_a_padding_token_is_found_where_the_tokenizer_has_none(name: str, tmp_path: Path) -> None:
+    folder = PADDED[name](tmp_path / "model")
+    encoder = TextEncoder.from_pretrained(str(folder))
+    got = vectors_in_training(encoder)
+    want = vectors_of_library(folder, pad="a")  # masked, whatever it is
+    known = [row for row, text in enumerate(TEXTS) if "<pad>" not in text]  # which is a token of its own now
+    assert np.abs(got - want)[known].max() < 1e-6
+    assert np.abs(load_encoder(folder).encode(TEXTS) - got).max() < 1e-6
+    encoder.save(str(tmp_path / "out"))
+    assert np.abs(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS) - got).max() < 1e-6
+
+
+def without(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).unlink()
+    return folder
+
+
+def renamed(folder: Path, name: str, into: str) -> Path:
+    (folder / into).parent.mkdir(exist_ok=True)
+    (folder / name).rename(folder / into)
+    return folder
+
+
+def more_words(folder: Path) -> Path:
+    words = tokenizer()
+    words.add_tokens(["police", "officer"])
+    return plain(folder, words=words)
+
+
+def typed(folder: Path, number: int, kind: str) -> Path:
+    """A folder one of whose modules is called another."""
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[number]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(entries))
+    return folder
+
+
+def static(folder: Path) -> Path:
+    embedding = st.StaticEmbedding(tokenizer().backend_tokenizer, embedding_dim=16)
+    SentenceTransformer(modules=[embedding], device="cpu").save(str(folder), create_model_card=False)
+    return folder
+
+
+def routed(folder: Path) -> Path:
+    """One network for questions and one for documents."""
+    plain(folder / "network")
+    routes = {name: [st.Transformer(str(folder / "network")), st.Pooling(16)] for name in ("query", "document")}
+    SentenceTransformer(modules=[st.Router(routes)], device="cpu").save(str(folder), create_model_card=False)
+    return folder
+
+
+def adapter(folder: Path) -> Path:
+    from peft import LoraConfig, get_peft_model
+
+    plain(folder.parent / "base")
+    get_peft_model(AutoModel.from_pretrained(folder.parent / "base"), LoraConfig(r=2)).save_pretrained(str(folder))
+    return folder
+
+
+ABOUT, TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+SPARE = {"pooling_mode": "mean", "embedding_dimension": 16}
+REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "tokens without embeddings": (
+        more_words,
+        r"22 tokens, the model 20 embeddings.*'police' \(id 20\).*resize_token_embeddings",
+    ),
+    "no padding token": (
+        lambda folder: plain(folder, GPT2Model(GPT2), tokenizer(**NO_PADDING, eos_token=None)),
+        "no padding token.*tokenizer_config.json",
+    ),
+    "no tokenizer": (lambda folder: without(plain(folder), "tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
+    "no room": (lambda folder: change(saved(folder) / TRANSFORMER, max_seq_length=2), "at most 2 tokens.*take 2"),
+    "a prompt without room": (
+        lambda folder: change(saved(folder, **PROMPTS) / TRANSFORMER, max_seq_length=4),
+        "at most 4 tokens.*prompt take 4",
+    ),
+    "an unknown default prompt": (
+        lambda folder: change(saved(folder) / ABOUT, default_prompt_name="title"),
+        "default_prompt_name is 'title'",
+    ),
+    "cut vectors": (lambda folder: saved(folder, truncate_dim=8), "truncate_dim = 8"),
+    "dot products": (lambda folder: saved(folder, similarity_fn_name="dot"), "'dot'.*similarity_fn_name.*cosine"),
+    "a sparse model": (lambda folder: change(saved(folder) / ABOUT, model_type="SparseEncoder"), "is a SparseEncoder"),
+    "chat": (lambda folder: change(saved(folder) / TRANSFORMER, modality_config={"message": {}}), "setting modality_config"),
+    "processing": (
+        lambda folder: change(saved(folder) / TRANSFORMER, processing_kwargs={"text": {"padding": "max_length"}}),
+        "setting processing_kwargs",
+    ),
+    "length of questions": (lambda folder: change(saved(folder) / TRANSFORMER, query_length=8), "setting query_length = 8"),
+    "a norm behind": (lambda folder: saved(folder, st.LayerNorm(16)), "LayerNorm'.*supported"),
+    "two layers behind": (lambda folder: saved(folder, st.Dense(16, 16), st.Dense(16, 16)), "Dense' behind Dense"),
+    "another order": (lambda folder: saved(folder, st.Normalize(), st.Dense(16, 16)), "Dense' behind Normalize"),
+    "a residual layer": (lambda folder: saved(folder, st.Dense(16, 16, use_residual=True)), "use_residual"),
+    "a layer without bias": (lambda folder: saved(folder, st.Dense(16, 16, bias=False)), "without bias"),
+    "weights by position": (lambda folder: saved(folder, pooling="weightedmean"), "pools by 'weightedmean'"),
+    "two poolings": (lambda folder: saved(folder, pooling=("cls", "mean")), "pools by"),
+    "the mean of all layers": (lambda folder: layers(folder, [1.0, 1.0, 1.0]), "weighs its layers"),
+    "tokens": (lambda folder: change_list(saved(folder) / "modules.json", slice(0, 1)), "no module Pooling"),
+    "word vectors": (static, "StaticEmbedding"),
+    "routes": (routed, "Router"),
+    "code of a module": (lambda folder: typed(saved(folder), 0, "custom_st.Transformer"), "'custom_st.Transformer'"),
+    "code of a model": (
+        lambda folder: change(plain(folder) / "config.json", model_type="own", auto_map={"AutoModel": "own.Own"}),
+        "Python code of its own",
+    ),
+    "encoder and decoder": (
+        lambda folder: plain(
+            folder, T5Model(T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+        ),
+        "encoder and a decoder",
+    ),
+    "a chat template": (
+        lambda folder: change(plain(folder) / "tokenizer_config.json", chat_template="{{ messages }}"),
+        "chat template",
+    ),
+    "an adapter": (adapter, "adapter.*merge_and_unload"),
+    "quantised": (
+        lambda folder: change(plain(folder) / "config.json", quantization_config={"quant_method": "bitsandbytes"}),
+        "quantised",
+    ),
+    "pickled": (
+        lambda folder: renamed(plain(folder), "model.safetensors", "pytorch_model.bin"),
+        "pickled.*use_safetensors=False",
+    ),
+    "ONNX": (lambda folder: renamed(plain(folder), "model.safetensors", "onnx/model.onnx"), "ONNX only"),
+    "OpenVINO": (lambda folder: renamed(plain(folder), "model.safetensors", "openvino_model.xml"), "OpenVINO only"),
+    "GGUF": (lambda folder: renamed(plain(folder), "model.safetensors", "model-q8.gguf"), "GGUF only"),
+}
+
+
+def change_list(file: Path, part: slice) -> Path:
+    file.write_text(json.dumps(json.loads(file.read_text())[part]))
+    return file.parent
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_folder_that_training_would_read_otherwise_is_refused_before_the_weights_are(name: str, tmp_path: Path) -> None:
+    make, message = REFUSED[name]
+    folder = str(make(tmp_path / "model"))
+    with pytest.raises(ValueError, match=f"^encoder.path: (?s:.*){message}"):
+        EncoderConfig(path=folder).read()
+    with pytest.raises(ValueError, match=message):
+        TextEncoder.from_pretrained(folder)
+
+
+EVALUATED_TOO = ["tokens without embeddings", "no padding token", "no tokenizer", "code of a model", "an adapter"]
+EVALUATED_TOO += ["pickled", "ONNX", "OpenVINO", "GGUF", "code of a module"]
+
+
+@pytest.mark.parametrize("name", EVALUATED_TOO)
+def test_evaluation_refuses_what_it_cannot_read(name: str, tmp_path: Path) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(EvaluationError, match="custom_st" if name == "code of a module" else message):
+        load_encoder(make(tmp_path / "model")).encode(TEXTS)
+
+
+@pytest.mark.parametrize("name", ["word vectors", "routes", "a norm behind", "cut vectors", "two poolings", "dot products"])
+def test_evaluation_reads_what_training_cannot(name: str, tmp_path: Path) -> None:
+    folder = REFUSED[name][0](tmp_path / "model")
+    want = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=3)
+    assert np.abs(load_model(str(folder)).encode(TEXTS) - want).max() < 1e-6
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = plain(tmp_path / "model", max_shard_size="4KB")
+    next(folder.glob("model-00002*")).unlink()
+    with pytest.raises(ValueError, match=r"encoder.path: (?s:.*)cannot be loaded(?s:.*)model-00002"):
+        TextEncoder.from_pretrained(str(folder))
+
+
+def test_words_are_found_behind_a_prompt(tmp_path: Path) -> None:
+    encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **PROMPTS)))
+    text = "a dog runs"
+    tokens = encoder.tokenize([text], spans=[(text.index("dog"), text.index("dog") + 3)])
+    found = encoder.tokenizer.convert_ids_to_tokens(tokens["input_ids"][tokens["word_mask"].bool()].tolist())
+    assert found == ["dog"]
+
+
+@pytest.mark.parametrize(("length", "message"), [(25, "25 is more than the 24 tokens"), (4, "prompt.*take 4 tokens")])
+def test_the_length_of_a_stream_fits_the_encoder(length: int, message: str, tmp_path: Path, recipe: Recipe) -> None:
+    folder = saved(tmp_path / "model", **PROMPTS)
+    recipe = recipe.changed({"encoder.path": str(folder), "streams.text.max_length": length})
+    with pytest.raises(RecipeError, match=f"streams.text.max_length={length}|{message}"):
+        check(recipe)
+    check(recipe.replace("streams.text.max_length", 24))
+
+
+def test_what_a_whitened_export_has_behind_is_left_to_its_users(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", st.Dense(16, 4))
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[2]["name"] = "whitening"
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert read_modules(folder).head is None
+
+
+def test_the_teacher_of_sg_bert_leaves_a_prompt_out_that_is_not_counted(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"pooling": "max", "include_prompt": False, **PROMPTS}
+    encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **options)))
+    guide = SelfGuidance(encoder, SGBERTConfig(loss="opt3")).eval()
+    tokens = encoder.tokenize(["a dog runs", "guitar"])
+    layers = guide.views(torch.zeros(2, 16), tokens["input_ids"], tokens["attention_mask"])[:, 1:]
+    states = guide.teacher(**tokens, output_hidden_states=True).hidden_states
+    last = 3  # <s>, "the" and "big" are not pooled
+    want = [state[1, last : int(tokens["attention_mask"][1].sum())].max(0).values for state in states]
+    torch.testing.assert_close(layers[1], torch.stack(want[guide.config.first_layer :]))

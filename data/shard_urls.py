@@ -178,7 +178,7 @@ def _listed(folder: str, name: str, key: str) -> list[str]:
     where = f"{folder}/{name}"
     fs, path = filesystem(where)
     try:
-        entries = json.loads(call_storage(where, partial(fs.cat_file, path, 0, limits.MANIFEST)))[key]
+        entries = json.loads(call_storage(where, partial(fs.cat_file, path, start=0, end=limits.MANIFEST)))[key]
         listed = [str(entry["filename"] if isinstance(entry, dict) else entry) for entry in entries]
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{where} cannot be read ({type(error).__name__}: {error}); save the data set again") from None

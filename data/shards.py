@@ -255,7 +255,7 @@ def scan(url: str) -> Shard:
     fs, path = filesystem(url)
     index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
     fields = {name for members in index.members for name, _, _ in members}
-    return Shard(url, len(index.keys) + index.lost, index.bytes, None, tuple(sorted(fields)))
+    return Shard(url, len(index.keys) + index.lost, index.size, None, tuple(sorted(fields)))
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
@@ -264,13 +264,9 @@ def packed_index(shard: Shard, checksum: str) -> Index | None:
     if "?" in shard.url:  # a signature is of one file
         return None
     where, (fs, path) = shard.url + ENDING, filesystem(shard.url)
-
-    def content() -> bytes:
-        size = fs.size(path + ENDING)
-        return b"" if size == 0 else bytes(fs.cat_file(path + ENDING, 0, min(size or limits.MANIFEST, limits.MANIFEST)))
-
     try:
-        index = Index.from_bytes(call_storage(where, content))
+        content = call_storage(where, partial(fs.cat_file, path + ENDING, start=0, end=limits.MANIFEST))
+        index = Index.from_bytes(content)
     except (FileNotFoundError, PermissionError, Denied):  # a bucket that may not be listed denies what does not exist
         return None
     except StoreError:
@@ -576,9 +572,9 @@ def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> I
             raise IndexError(f"position {outside[0]} of shard {shard.url}, which has {shard.samples} samples")
         good = [place for place in part if wrong is None and place < len(index.keys) and place not in index.faults]
         members = [(index.keys[place], *member) for place in good for member in index.members[place]]
-        found = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])
-        read = dict(zip([offset for _, _, offset, _ in members], found, strict=True))
-        if is_packed and not all(is_header(read[at], f"{key}.{name}", size) for key, name, at, size in members):
+        views = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])
+        content = dict(zip([offset for _, _, offset, _ in members], views, strict=True))
+        if is_packed and not all(is_header(content[at], f"{key}.{name}", size) for key, name, at, size in members):
             log.warning("%s is not what its %s says; its headers are read instead", shard.url, ENDING)
             yield from _read(shard, indexes[done:], scan_headers=True)
             return
@@ -588,18 +584,19 @@ def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> I
             if bad := wrong or (index.faults.get(position) if here else lost):
                 yield BadSample(key, shard.name, bad)
                 continue
-            fields = {name: bytes(read[offset][tarfile.BLOCKSIZE :]) for name, offset, _ in index.members[position]}
+            fields = {name: bytes(content[offset][tarfile.BLOCKSIZE :]) for name, offset, _ in index.members[position]}
             yield RawSample(key, shard.name, fields)
         done += len(part)
 
 
 def _parts(index: Index, indexes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions in parts, the samples of which have together about `_READ_BYTES`."""
+    """Yield the positions in parts, whose samples have together about `_READ_BYTES`, headers and padding included."""
     part: list[int] = []
     size = 0
     for position in indexes:
         part.append(position)
-        size += sum(size for _, _, size in index.members[position]) if 0 <= position < len(index.keys) else 0
+        if 0 <= position < len(index.keys):
+            size += sum(2 * tarfile.BLOCKSIZE + size for _, _, size in index.members[position])
         if size >= _READ_BYTES:
             yield part
             part, size = [], 0

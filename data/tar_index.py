@@ -31,7 +31,8 @@ class Index:
     """What is wrong behind the last sample; none: nothing."""
     lost: int
     """Samples that are behind it, about."""
-    bytes: int
+    size: int
+    """Bytes of the tar file."""
 
     def to_bytes(self) -> bytes:
         """Return gzipped JSON. In place of offsets it has gaps: the bytes since the file before, 512 of a header."""
@@ -43,7 +44,7 @@ class Index:
             gaps.append(offset - end)
             end = offset + _padded(size)
         record = {"keys": self.keys, "kinds": [*kinds], "kind": of, "sizes": sizes, "gaps": gaps}
-        record |= {"faults": self.faults, "tail": self.tail, "lost": self.lost, "bytes": self.bytes}
+        record |= {"faults": self.faults, "tail": self.tail, "lost": self.lost, "size": self.size}
         return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0)
 
     @classmethod
@@ -73,7 +74,7 @@ class Index:
             if len(members) != len(record["keys"]) or next(places, None) is not None:
                 raise ValueError("other numbers of keys and samples")
             faults = {int(position): str(fault) for position, fault in record["faults"].items()}
-            return cls(record["keys"], members, faults, record["tail"], int(record["lost"]), int(record["bytes"]))
+            return cls(record["keys"], members, faults, record["tail"], int(record["lost"]), int(record["size"]))
         except (zlib.error, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
             raise DataError(f"no index of a shard ({type(error).__name__}: {error})") from None
 
@@ -86,10 +87,10 @@ class Index:
                     return False
                 end = offset + length
         sound = not self.faults and self.tail is None and max(map(len, self.members), default=0) <= limits.FIELDS
-        return sound and len(self.keys) == samples and self.bytes == size and end <= size
+        return sound and len(self.keys) == samples and self.size == size and end <= size
 
 
-def is_header(block: bytes, name: str, size: int) -> bool:
+def is_header(block: memoryview, name: str, size: int) -> bool:
     """Return whether a block of a tar is the header of a regular file of this name and size, as packing writes it."""
     start = name.encode("ascii", "replace")[:100].ljust(100, NUL)  # an extended header before it has the rest
     return block[:100] == start and block[124:136] == b"%011o\0" % size and block[156:157] == REGTYPE

@@ -131,7 +131,12 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
 ) -> None:
     monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
     scans: list[str] = []
-    monkeypatch.setattr(shard_files, "read_headers", lambda url: scans.append(url) or read_headers(url))
+
+    def counted(url: str) -> Index:
+        scans.append(url)
+        return read_headers(url)
+
+    monkeypatch.setattr(shard_files, "read_headers", counted)
     url = write_tar(tmp_path / "x.tar", numbered(5))
     for _ in range(2):  # two processes
         shard = ShardSet.open(url).shards[0]
@@ -214,7 +219,7 @@ def test_a_window_of_a_bucket_fetches_little_more_than_its_samples(
         bucket.clear()
         found = list(read(remote, places, 1024))
         assert found == list(read(local, places))
-        assert sum(bucket) <= 1.2 * sum(len(sample.fields["jpg"]) for sample in found), "used"  # type: ignore[union-attr]
+        assert sum(bucket) <= 1.2 * 20_000 * len(found)
         assert len(bucket) == requests
     fsspec.filesystem("s3").rm(f"shards/x/x-train-000000.tar{ENDING}")
     no_memory()

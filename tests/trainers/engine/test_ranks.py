@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,9 +74,14 @@ def test_a_checkpoint_behind_a_url_is_fetched_once_on_a_node(tmp_path: Path, mon
         return everyone
 
     fetched: list[Path] = []
-    get: Callable[[Store, int], Path] = Store.get
+    get = Store.get
+
+    def counted(store: Store, step: int) -> Path:
+        fetched.append(store.local)
+        return get(store, step)
+
     monkeypatch.setattr(hosts, "from_all_ranks", gathered)
-    monkeypatch.setattr(Store, "get", lambda self, step: fetched.append(self.local) or get(self, step))
+    monkeypatch.setattr(Store, "get", counted)
     read: list[str] = []
 
     def rank(number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from collections import Counter
@@ -256,7 +257,8 @@ def _names(folder: str) -> dict[str, None]:
     """What is in a folder, sorted; nothing where it does not exist or may not be listed, as over HTTP."""
     fs, path = filesystem(folder)
     try:
-        entries = call_storage(folder, partial(fs.ls, path, detail=False))
+        here = isinstance(fs, LocalFileSystem)  # of which fsspec makes every name absolute
+        entries = os.listdir(path) if here else call_storage(folder, partial(fs.ls, path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except Denied:

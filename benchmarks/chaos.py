@@ -257,7 +257,7 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
             case.said.append("other metrics")
     temporary = (place.folder / "tmp").iterdir()
     left = [file for file in temporary if file.name not in known and not file.name.startswith(LIBRARIES)]
-    for pattern in ("checkpoint/*.part", "checkpoint/rank-*", ".export-*", ".ray-train"):
+    for pattern in ("checkpoint/*.part", "checkpoint/node-*", ".export-*", ".ray-train"):
         left += output.glob(pattern)
     if left:
         case.said.append(f"left behind: {', '.join(map(str, left))}")

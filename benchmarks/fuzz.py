@@ -313,7 +313,7 @@ def _targets() -> Iterator[Target]:
     shard = ("*-000001.tar", TAR)
     for kind in KINDS:
         make, read = partial(make_shards, kind=kind), partial(read_shards, kind=kind)
-        damage = (shard, shard, shard, ("dataset.json", ANY))
+        damage = (shard, shard, shard, ("dataset.json", ANY), ("*.index.gz", ANY))
         yield Target(f"{kind} shards", partial(make, manifest=True), read, damage, checksum=True)
         yield Target(f"{kind} shards, no manifest", partial(make, manifest=False), read, (shard,))
     for form in ("parquet", "arrow", "jsonl", "csv"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any
@@ -43,7 +45,15 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """
     found: list[str] = []
     folders: list[str] = []
-    inside = cache(_names)
+    inside, located = cache(_names), cache(_absolute)
+
+    def in_listing(part: str) -> str | None:
+        """Return the URL of a shard that the listing of its folder has: one question to the store for all of a range."""
+        folder, _, name = part.rpartition("/")
+        if not folder.strip("/") or folder.endswith((":", "/")) or not _is_data(name):
+            return None
+        return f"{located(folder)}/{name}" if name in inside(located(folder)) else None
+
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)
         asked = options_of(named)
@@ -56,20 +66,22 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         except ValueError as error:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
+            if len(parts) > 1 and (listed := in_listing(part)):
+                found.append(listed)
+                continue
             url = _absolute(part)
-            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             unsigned = name.partition("?")[0]
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
                 files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
-            elif call_storage(url, partial(fs.isdir, path)):
+            elif (kind := _kind(url)) == "directory":
                 if DICT in inside(url):
                     url, options = f"{url}/{_split(url, asked.get('split'))}", _without_split(options)
                 folder, files = url, _saved_files(url, inside(url)) or _data_in(inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
             else:
-                files = [name] if _is_data(name) and (name in inside(folder) or _exists(url)) else []
+                files = [name] if kind == "file" else []
             if not files:
                 raise _missing(part, folder, inside(folder))
             found += [f"{folder}/{file}" for file in files]
@@ -81,7 +93,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             f"shards {urls!r} names nothing; give a folder, a .tar file or a range like train-{{000000..000004}}.tar"
         )
     if len(set(found)) < len(found):
-        twice = next(url for url in found if found.count(url) > 1)
+        twice = next(url for url, times in Counter(found).items() if times > 1)
         raise DataError(
             f"shards {urls!r} names {twice} twice; its samples would get the same views twice in a pass. Name it once"
         )
@@ -152,7 +164,7 @@ def _split(folder: str, asked: str | None) -> str:
     return asked
 
 
-def _saved_files(folder: str, names: list[str]) -> list[str]:
+def _saved_files(folder: str, names: Collection[str]) -> list[str]:
     """The files of a saved Dataset, in order; others beside them are kept results of the library. Empty if it is no such."""
     if STATE not in names or not any(table_kind(name) == "arrow" for name in names):
         return []
@@ -167,7 +179,7 @@ def _listed(folder: str, name: str, key: str) -> list[str]:
     where = f"{folder}/{name}"
     fs, path = filesystem(where)
     try:
-        entries = json.loads(call_storage(where, partial(fs.cat_file, path, 0, limits.MANIFEST)))[key]
+        entries = json.loads(call_storage(where, partial(fs.cat_file, path, start=0, end=limits.MANIFEST)))[key]
         listed = [str(entry["filename"] if isinstance(entry, dict) else entry) for entry in entries]
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{where} cannot be read ({type(error).__name__}: {error}); save the data set again") from None
@@ -221,37 +233,41 @@ def _is_data(name: str) -> bool:
     return _is_tar(name) or table_kind(name) is not None
 
 
-def _data_in(names: list[str]) -> list[str]:
+def _data_in(names: Collection[str]) -> list[str]:
     """The tars of a folder, else its tables of one kind; of a text beside its gzipped form the text."""
+    if tars := [name for name in names if _is_tar(name)]:
+        return tars
     names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
     kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
-    return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
+    return next(filter(None, kinds), [])
 
 
-def _exists(url: str) -> bool:
-    """Return whether there is such a file. fsspec's own method says no if a store does not answer."""
+def _kind(url: str) -> str | None:
+    """Return "directory", "file" of a shard, or None. fsspec's `exists` says no if a store does not answer."""
     fs, path = filesystem(url)
+    if not _is_data(posixpath.basename(url)):
+        return "directory" if call_storage(url, partial(fs.isdir, path)) else None
     try:
-        call_storage(url, partial(fs.info, path))
-    except FileNotFoundError:
-        return False
-    return True
+        return str(call_storage(url, partial(fs.info, path))["type"])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
-def _names(folder: str) -> list[str]:
-    """What is in a folder; nothing where it does not exist or may not be listed, as over HTTP."""
+def _names(folder: str) -> dict[str, None]:
+    """What is in a folder, sorted; nothing where it does not exist or may not be listed, as over HTTP."""
     fs, path = filesystem(folder)
     try:
-        entries = call_storage(folder, partial(fs.ls, path, detail=False))
+        here = isinstance(fs, LocalFileSystem)  # of which fsspec makes every name absolute
+        entries = os.listdir(path) if here else call_storage(folder, partial(fs.ls, path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return {}
     except Denied:
         if "http" not in folder.partition("://")[0]:
             raise
-        return []
+        return {}
     except OSError as error:
         raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
-    return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries})
+    return dict.fromkeys(sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries))
 
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
@@ -266,7 +282,7 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
         )
 
 
-def _missing(url: str, folder: str, names: list[str]) -> DataError:
+def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
     if shards := [name for name in names if _is_data(name)]:
         there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:

@@ -35,8 +35,9 @@ from tqdm import tqdm
 from multicse.data.errors import DataError, command
 from multicse.data.order import permutation, seed_of
 from multicse.data.remote import retry
-from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_manifest, size_and_sha256
+from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_headers, read_manifest, size_and_sha256
 from multicse.data.tables import KEY
+from multicse.data.tar_index import ENDING
 
 SMALL = 100e6
 """Bytes of a packed folder that is copied to the storage without being asked: what Ray sends along with a job at most."""
@@ -120,9 +121,10 @@ def pack(
             record = _write(drafts, output, partial, files, classes)
             (output.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
             for path in old:
-                path.unlink(missing_ok=True)
-            for entry in record["shardlist"]:
-                os.replace(partial / entry["url"], output.folder / entry["url"])
+                for stale in (path, Path(f"{path}{ENDING}")):
+                    stale.unlink(missing_ok=True)
+            for name in _files(partial, [entry["url"] for entry in record["shardlist"]]):
+                os.replace(partial / name, output.folder / name)
             (partial / MANIFEST).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             os.replace(partial / MANIFEST, output.folder / MANIFEST)
         finally:
@@ -130,6 +132,11 @@ def pack(
     manifest = read_manifest(str(output.folder))
     assert manifest is not None  # it was written above
     return manifest
+
+
+def _files(folder: Path, shards: Iterable[str]) -> list[str]:
+    """The names of shards in a folder, each with its index, if it has one."""
+    return [name for shard in shards for name in (shard, f"{shard}{ENDING}") if name == shard or (folder / name).exists()]
 
 
 def _check_output(output: Output) -> None:
@@ -327,6 +334,7 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
             tar.write({"__key__": key, **fields})
             names |= set(fields)
             count += 1
+    Path(f"{path}{ENDING}").write_bytes(read_headers(str(path)).to_bytes())
     return names, count
 
 
@@ -361,7 +369,7 @@ def upload(folder: Path, url: str) -> None:
     shared = url.startswith("file:///")
     if not shared and not re.match(r"[a-z0-9+]+://[^/]", url):
         raise DataError(f"{url!r} is no URL; give one such as s3://bucket/shards/{folder.resolve().name}")
-    names = [*sorted(manifest.shards), MANIFEST]
+    names = [*_files(folder, sorted(manifest.shards)), MANIFEST]
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and not there; pack it again")
     try:

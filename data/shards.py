@@ -18,14 +18,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import IO, Any, Self
 
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
-from multicse.data.remote import Denied, call_storage, is_remote
-from multicse.data.shard_urls import expand, filesystem, parent, split_options, table_kind
+from multicse.data.remote import Denied, StoreError, call_storage, is_remote
+from multicse.data.shard_urls import expand, filesystem, split_options, table_kind
+from multicse.data.tar_index import ENDING, Index, is_header
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,8 @@ WIDS_KIND = "wids-shard-index-v1"
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
 )  # fmt: skip
-_READ_BYTES = 2**25  # of a tar elsewhere that are read together, about
+_READ_BYTES = 2**25  # of a tar that are read together, about
+_GAP = 2**14  # bytes between two files of a tar that are read along rather than asked for twice
 _FEW = 32  # samples that are read together where their size is unknown
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
 
@@ -110,7 +113,7 @@ class ShardSet:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """16 hex digits that tell this data from any other, wherever it lies.
 
@@ -142,18 +145,16 @@ class ShardSet:
                 or shards without any sample.
         """
         found, folders = expand(urls)
-        manifests: dict[str, Manifest | None] = {}
-        for url in found:
-            if (folder := parent(url)) not in manifests:
-                manifests[folder] = read_manifest(folder)
+        places = [split_options(url)[0].rpartition("/") for url in found]
+        manifests = {folder: read_manifest(folder) for folder in dict.fromkeys(folder for folder, _, _ in places)}
         for folder in folders:
             if (manifest := manifests.get(folder)) is not None:
-                _check_complete(folder, manifest, found)
+                _check_complete(manifest, {name for place, _, name in places if place == folder})
         shards = []
-        for url in found:
-            manifest = manifests[parent(url)]
-            listed = manifest.shards.get(posixpath.basename(filesystem(url)[1])) if manifest else None
-            shards.append(scan(url) if listed is None else replace(listed, url=url))
+        for url, (folder, _, name) in zip(found, places, strict=True):
+            manifest = manifests[folder]
+            listed = manifest.shards.get(name) if manifest else None
+            shards.append(scan(url) if listed is None else listed if listed.url == url else replace(listed, url=url))
         used = [manifest for manifest in manifests.values() if manifest is not None]
         shard_set = cls(
             tuple(shards),
@@ -200,12 +201,13 @@ def read_manifest(folder: str) -> Manifest | None:
     try:
         record = json.loads(text)
         shards = {}
+        known: dict[tuple[str, ...], tuple[str, ...]] = {}
         for entry in record["shardlist"]:
-            name, samples = posixpath.basename(entry["url"]), entry["nsamples"]
+            name, samples = entry["url"].rpartition("/")[2], entry["nsamples"]
             if type(samples) is not int or not 0 <= samples <= limits.MEMBERS:
                 raise ValueError(f"nsamples of {name} is {samples!r}, not 0 to {limits.MEMBERS:,}")
             size, digest, fields = entry.get("filesize", -1), entry.get("sha256"), tuple(entry.get("fields", ()))
-            shards[name] = Shard(f"{folder}/{name}", samples, size, digest, fields)
+            shards[name] = Shard(f"{folder}/{name}", samples, size, digest, known.setdefault(fields, fields))
         classes = tuple(str(name) for name in record.get("classes") or ())
         name, split, licence, source = (str(record.get(key) or "") for key in ("name", "split", "licence", "source"))
         return Manifest(folder, shards, "-".join(filter(None, (name, split))), licence, source, classes, record)
@@ -216,8 +218,8 @@ def read_manifest(folder: str) -> Manifest | None:
         ) from error
 
 
-def _check_complete(folder: str, manifest: Manifest, found: list[str]) -> None:
-    present = {posixpath.basename(filesystem(url)[1]) for url in found if parent(url) == folder}
+def _check_complete(manifest: Manifest, present: set[str]) -> None:
+    folder = manifest.folder
     missing = sorted(set(manifest.shards) - present)
     if missing:
         raise DataError(
@@ -241,22 +243,6 @@ def _brief(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-@dataclass(frozen=True)
-class Index:
-    """Where the samples of a tar file lie."""
-
-    keys: list[str]
-    members: list[tuple[tuple[str, int, int], ...]]
-    """Of every sample: field, offset, size."""
-    faults: dict[int, str]
-    """Positions whose sample is there but cannot be used, and why."""
-    tail: str | None
-    """What is wrong behind the last sample; none: nothing."""
-    lost: int
-    """Samples that are behind it, about."""
-    bytes: int
-
-
 def scan(url: str) -> Shard:
     """Count a shard by reading its headers. What cannot be read at its end counts as bad samples.
 
@@ -269,12 +255,64 @@ def scan(url: str) -> Shard:
     fs, path = filesystem(url)
     index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
     fields = {name for members in index.members for name, _, _ in members}
-    return Shard(url, len(index.keys) + index.lost, index.bytes, None, tuple(sorted(fields)))
+    return Shard(url, len(index.keys) + index.lost, index.size, None, tuple(sorted(fields)))
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
+def packed_index(shard: Shard, checksum: str) -> Index | None:
+    """Return the index that packing has written next to a shard; None without one, or if it is of another shard."""
+    if "?" in shard.url:  # a signature is of one file
+        return None
+    where, (fs, path) = shard.url + ENDING, filesystem(shard.url)
+    try:
+        content = call_storage(where, partial(fs.cat_file, path + ENDING, start=0, end=limits.MANIFEST))
+        index = Index.from_bytes(content)
+    except (FileNotFoundError, PermissionError, Denied):  # a bucket that may not be listed denies what does not exist
+        return None
+    except StoreError:
+        raise
+    except DataError as error:
+        log.warning("%s is %s; the headers of the shard are read instead", where, error)
+        return None
+    if not index.fits(shard.samples, fs.size(path)):
+        log.warning("%s is of another shard; the headers of this one are read instead", where)
+        return None
+    return index
+
+
+@lru_cache(maxsize=16)
 def index_of(url: str, checksum: str) -> Index:
-    """Positions, offsets and damage of a shard, from its headers; remembered until the file changes."""
+    """Positions, offsets and damage of a shard, from its headers.
+
+    They are read once on this machine until the file or a limit changes: the cache folder has the index.
+    """
+    unread: list[OSError] = []
+
+    def write(path: Path) -> None:
+        try:
+            content = read_headers(url).to_bytes()
+        except OSError as error:  # of the store, which is tried again, not of the cache
+            unread.append(error)
+            raise
+        path.write_bytes(content)
+
+    def load(path: Path) -> Index:
+        try:
+            return Index.from_bytes(path.read_bytes())
+        except OSError as error:
+            raise DataError(str(error)) from None
+
+    most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
+    try:
+        return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
+    except limits.CacheError:
+        if unread:
+            raise unread[0] from None
+        return read_headers(url)  # every process does
+
+
+def read_headers(url: str) -> Index:
+    """Return the index of a tar file. Raises DataError if it is none, OSError if it cannot be read."""
     fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -509,7 +547,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
 
 
-def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
+def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
     checksum = str(fs.checksum(path))
     wrong = verify_shard(shard, checksum)
@@ -518,24 +556,67 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
         for key, found in unread if wrong is not None else tables.read(shard.url, indexes):
             yield RawSample(key, shard.name, found) if isinstance(found, dict) else BadSample(key, shard.name, str(found))
         return
-    index = index_of(shard.url, checksum)
+    index = None if scan_headers else packed_index(shard, checksum)
+    is_packed = index is not None
+    if index is None:
+        index = index_of(shard.url, checksum)
     if wrong is None and len(index.keys) > shard.samples:
         raise DataError(
             f"shard {shard.url} holds {len(index.keys)} samples, its {MANIFEST} says {shard.samples}; "
             "it was changed after it was packed: pack it again, or delete the dataset.json"
         )
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
-    with fs.open(path, "rb") as file:
-        for position in indexes:
-            if not 0 <= position < shard.samples:
-                raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
+    done = 0
+    for part in _parts(index, indexes):
+        if outside := [position for position in part if not 0 <= position < shard.samples]:
+            raise IndexError(f"position {outside[0]} of shard {shard.url}, which has {shard.samples} samples")
+        good = [place for place in part if wrong is None and place < len(index.keys) and place not in index.faults]
+        members = [(index.keys[place], *member) for place in good for member in index.members[place]]
+        views = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])
+        content = dict(zip([offset for _, _, offset, _ in members], views, strict=True))
+        if is_packed and not all(is_header(content[at], f"{key}.{name}", size) for key, name, at, size in members):
+            log.warning("%s is not what its %s says; its headers are read instead", shard.url, ENDING)
+            yield from _read(shard, indexes[done:], scan_headers=True)
+            return
+        for position in part:
             here = position < len(index.keys)
             key = index.keys[position] if here else f"#{position}"
             if bad := wrong or (index.faults.get(position) if here else lost):
                 yield BadSample(key, shard.name, bad)
                 continue
-            fields = {}
-            for name, offset, size in index.members[position]:
-                file.seek(offset)
-                fields[name] = file.read(size)
+            fields = {name: bytes(content[offset][tarfile.BLOCKSIZE :]) for name, offset, _ in index.members[position]}
             yield RawSample(key, shard.name, fields)
+        done += len(part)
+
+
+def _parts(index: Index, indexes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the positions in parts, whose samples have together about `_READ_BYTES`, headers and padding included."""
+    part: list[int] = []
+    size = 0
+    for position in indexes:
+        part.append(position)
+        if 0 <= position < len(index.keys):
+            size += sum(2 * tarfile.BLOCKSIZE + size for _, _, size in index.members[position])
+        if size >= _READ_BYTES:
+            yield part
+            part, size = [], 0
+    yield part
+
+
+def _fetch(fs: Any, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
+    """Return the bytes of each span (start, stop) of a file. Those that are next to each other are read together."""
+    runs: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if runs and start <= runs[-1][1] + _GAP:
+            runs[-1] = runs[-1][0], max(runs[-1][1], stop)
+        else:
+            runs.append((start, stop))
+    begins, ends = [start for start, _ in runs], [stop for _, stop in runs]
+    blobs = fs.cat_ranges([path] * len(runs), begins, ends, on_error="raise")
+    if short := [run for run, blob in zip(runs, blobs, strict=True) if len(blob) != run[1] - run[0]]:
+        raise OSError(
+            f"other bytes came than {short[0][0]} to {short[0][1]}; the file has changed, or its store reads no ranges"
+        )
+    views = [memoryview(blob) for blob in blobs]
+    where = [bisect_right(begins, start) - 1 for start, _ in spans]
+    return [views[run][start - begins[run] : stop - begins[run]] for run, (start, stop) in zip(where, spans, strict=True)]

@@ -155,7 +155,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     recipe = parse(pipeline.RECIPES, "", [name, *changes])
     prepare(recipe)
     recipe = started(pipeline, recipe)
-    samples = {stream: config.open().samples for stream, config in recipe.streams.items()}
+    samples = {stream: recipe.shards(stream).samples for stream in recipe.streams}
     lines = [f"{recipe.name} (identity {recipe.identity()})"]
     lines += [f"  {stream:10}  {samples[stream]:,} samples of {recipe.streams[stream].shards}" for stream in samples]
     sizes = [(weight.numel(), weight.requires_grad) for weight in build_method(recipe).parameters()]

@@ -64,7 +64,7 @@ def make_start(recipe: Recipe) -> Recipe:
     assert isinstance(recipe.encoder, EncoderConfig)
     if not isinstance(config, MaskedLMConfig) or config.fresh is None:
         return recipe
-    path, shards = Path(recipe.encoder.path), recipe.streams["text"].open()
+    path, shards = Path(recipe.encoder.path), recipe.shards("text")
     if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
         path = path.parent
     if (path / "config.json").exists():

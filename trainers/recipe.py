@@ -8,12 +8,14 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
 from multicse.data.errors import did_you_mean, redacted
+from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
@@ -361,9 +363,11 @@ class Recipe(Settings):
             raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
         node[last] = value
         try:
-            return type(self).model_validate(content)
+            made = type(self).model_validate(content)
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
+        made.opened.update({name: self.opened[name] for name in self.opened if made.streams.get(name) == self.streams[name]})
+        return made
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """The recipe with the fields at these dotted paths changed, in their order. Raises RecipeError as `replace`."""
@@ -407,6 +411,21 @@ class Recipe(Settings):
         ignored = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
         paths = [path for path in {**ours, **theirs} if path not in ignored]
         return {p: (ours.get(p), theirs.get(p)) for p in paths if ours.get(p) != theirs.get(p)}
+
+    @cached_property
+    def opened(self) -> dict[str, ShardSet]:
+        """The streams' shards that `shards` has opened, or another process for this one."""
+        return {}
+
+    def shards(self, stream: str) -> ShardSet:
+        """Open the shards of a stream, once for this recipe and those that `replace` makes of it with the same stream.
+
+        Raises:
+            DataError: As `StreamConfig.open`.
+        """
+        if stream not in self.opened:
+            self.opened[stream] = self.streams[stream].open()
+        return self.opened[stream]
 
     @property
     def paper(self) -> str:

@@ -75,7 +75,11 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
         pack(drafts(), Output(out, "x"))
     assert files(out) == before
     pack(drafts(), Output(out, "x", "dev", overwrite=True))
-    assert sorted(files(out)) == ["dataset.json", "x-dev-000000.tar"]  # the old shards are not left beside the new
+    assert sorted(files(out)) == [
+        "dataset.json",
+        "x-dev-000000.tar",
+        "x-dev-000000.tar.index.gz",
+    ]  # the old shards are not left beside the new
     (out / "precious.tar").write_bytes(b"")
     with pytest.raises(DataError, match="precious"):
         pack(drafts(), Output(out, "x", overwrite=True))
@@ -103,4 +107,4 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGKILL
     assert [name for name in os.listdir(out) if not name.startswith(".")] == []
     pack(drafts(), Output(out, "x"))
-    assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar"]
+    assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar", "x-train-000000.tar.index.gz"]

@@ -41,8 +41,8 @@ MANIFEST = "manifest.json"
 """Name -> SHA-256 of the other files of a checkpoint. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written or downloaded."""
-RANK_FOLDER = "rank-"
-"""Prefix of the folder into which a rank other than the first downloads a checkpoint; its number follows."""
+NODE_FOLDER = "node-"
+"""Prefix of the folder into which a node other than the first downloads a checkpoint; its number follows."""
 
 WriteFiles = Callable[[Path], None]
 """Writes the files of a checkpoint into an existing folder."""
@@ -254,7 +254,7 @@ class Store:
 
     def tidy(self) -> None:
         """Remove the unfinished checkpoints and downloads of a killed process."""
-        ours = rf"step-\d+{re.escape(PART)}|{RANK_FOLDER}\d+"
+        ours = rf"step-\d+{re.escape(PART)}|{NODE_FOLDER}\d+"
         for part in self.local.glob("*-*"):
             if re.fullmatch(ours, part.name):
                 shutil.rmtree(part, ignore_errors=True)

@@ -48,7 +48,7 @@ def check(recipe: Recipe) -> None:
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
-            shards = stream.open()
+            shards = recipe.shards(name)
         with _named(f"streams.{name}."):
             stream.check(shards)
         if shards.samples < stream.batch_size:
@@ -372,7 +372,7 @@ def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
 
     For model cards and for the tracker.
     """
-    opened = {name: stream.open() for name, stream in recipe.streams.items()}
+    opened = {name: recipe.shards(name) for name in recipe.streams}
     return [
         {"stream": name, "name": shards.name or name, "place": redacted(recipe.streams[name].shards)}
         | {fact: getattr(shards, fact) for fact in ("samples", "digest", "licence", "source", "languages")}

@@ -24,7 +24,7 @@ from multicse.models.hub_folders import load_saved
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.text_folders import add_whitening
-from multicse.trainers.engine.text_fit import sentences
+from multicse.trainers.engine.text_fit import some_sentences
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 PROBES = [
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
 
     settings: ExportConfig
     texts: Iterable[str]
-    """The training text."""
+    """Of the training text, see `some_sentences`."""
     tasks: Sequence[Task]
     """What a whitened export is measured on, for its card."""
 
@@ -65,7 +65,7 @@ def fit_of(recipe: Recipe, settings: ExportConfig) -> Fit | None:
     for name in recipe.evaluation.final:
         with contextlib.suppress(EvaluationError, OSError):
             tasks += make_tasks([name], recipe.evaluation.data)
-    return Fit(settings, sentences(recipe), tasks)
+    return Fit(settings, some_sentences(recipe, FITTED), tasks)
 
 
 def write_export(

@@ -111,7 +111,7 @@ class RayHost:
         to_foreground()
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
-        self.local_size = context.get_local_world_size()
+        self.local_size, self._local_rank = context.get_local_world_size(), context.get_local_rank()
         self.device: torch.device = ray.train.torch.get_device()
         self.store, self._stop = store, threading.Event()
         # Of their own, since to ask a GPU would be to wait for it after every step.
@@ -131,14 +131,21 @@ class RayHost:
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
-        """That which rank 0 takes; on other nodes it is fetched."""
+        """That which rank 0 takes. From a URL it is fetched once for all workers of a node."""
         found = self.store.newest() if self.rank == 0 else None
         name = from_all_ranks(found and found.name, self)[0]
-        if name is not None and found is None:
+        if name is None:
+            yield None
+            return
+        shared = self.store.remote and self._local_rank
+        if found is None and not shared:
             found = self.store.get(step_of(name))
-        yield found
-        if found is not None and self.store.remote:
-            remove(found)
+        from_all_ranks(None, self)  # it is there on every node
+        folder = found or self.store.local / name
+        yield folder
+        from_all_ranks(None, self)  # all have read it
+        if self.store.remote and not shared:
+            remove(folder)
             if self.rank:
                 self.store.local.rmdir()
 

@@ -22,7 +22,7 @@ from multicse.evaluation import registry as tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
-from multicse.trainers.engine.checkpoint import RANK_FOLDER, CheckpointError, Store, load_method, module_encoder
+from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
@@ -66,14 +66,16 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
 def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
     for name, source in settings["methods"].items():
         registry.load_source(name, source)
+    import ray
     from ray.train import get_context
 
     recipe, output, board = Recipe.from_json(settings["recipe"]), Path(settings["output"]), settings["board"]
+    recipe.opened.update(ray.get(settings["shards"]))
     if not recipe.run.verbose:
         quiet()
-    rank = get_context().get_world_rank()
-    # From a URL every other rank fetches for itself; several may be on one node.
-    host = RayHost(Store(settings["place"], output / CHECKPOINT / (f"{RANK_FOLDER}{rank}" if rank else "")), board)
+    rank, node = get_context().get_world_rank(), get_context().get_node_rank()
+    # The workers of a node share the folder into which one of them downloads a checkpoint.
+    host = RayHost(Store(settings["place"], output / CHECKPOINT / (f"{NODE_FOLDER}{node}" if node else "")), board)
     if rank:
         return Engine(recipe, host, None).run()
     with (
@@ -231,10 +233,12 @@ def _in_workers(
     run = recipe.run
     shutil.rmtree(output / RAY, ignore_errors=True)  # of a driver that was killed
     board = Board()
+    theirs = with_uploaded_shards(recipe)
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": with_uploaded_shards(recipe).to_json(secrets=True),
+            "recipe": theirs.to_json(secrets=True),
+            "shards": ray.put({name: theirs.shards(name) for name in theirs.streams}),
             "methods": registry.loaded(),
             "output": str(output),
             "place": place,

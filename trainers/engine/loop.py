@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -37,7 +37,7 @@ from multicse.trainers.recipe import Recipe
 log = logging.getLogger(__name__)
 
 SKIPPED_LISTED = 10_000
-"""Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
+"""Skipped samples of a stream that rank 0 lists with keys and reasons; sentences without a synonym can be millions."""
 
 
 class Engine:
@@ -57,7 +57,7 @@ class Engine:
         if host.world_size > 1 and host.device.type == "cuda":
             synchronised(method)
         self.method: Method = method
-        self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
+        self.shards = {name: recipe.shards(name) for name in recipe.streams}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
         self.average: AveragedModel | None = None
         if run.ema is not None:
@@ -81,8 +81,9 @@ class Engine:
         self.baseline: dict[str, dict[str, float]] = {}
         """The same after whitening, which takes no training."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
-        """The first `SKIPPED_LISTED` samples of each stream that were left out; `skips` counts all."""
+        """The first `SKIPPED_LISTED` samples of each stream that rank 0 left out."""
         self.skips = dict.fromkeys(recipe.streams, 0)
+        """How many this rank left out; rank 0 also has those of all ranks before the run was resumed."""
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
@@ -253,10 +254,9 @@ class Engine:
             checkpoint.set_weights(self.chosen, self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
-        mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.chosen)}
-        ranks = from_all_ranks(mine, self.host)
-        if len({rank["fingerprint"] for rank in ranks}) > 1:
-            raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
+        skips, fingerprints = zip(*from_all_ranks((self.skips, fingerprint(self.chosen)), self.host), strict=True)
+        if len(set(fingerprints)) > 1:
+            raise RuntimeError(f"the workers' parameters have drifted apart: {fingerprints}")
         step, score = self._chosen()
         return {
             "before": self.before,
@@ -267,19 +267,21 @@ class Engine:
             "best_score": score,
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
-            "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
-            "skips": {name: sum(rank["skips"][name] for rank in ranks) for name in self.skips},
-            "fingerprints": [rank["fingerprint"] for rank in ranks],
+            "skipped": self.skipped,
+            "skips": _total(skips),
+            "fingerprints": [*fingerprints],
         }
 
     def _report(self, window: Window, readers: dict[str, Reader]) -> None:
         self.stepper.watch.check()
-        values = mean_over_ranks(window.means(), self.host)
+        counts = {}
         for name, reader in readers.items():
             self.skips[name] += len(reader.skipped)
-            self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
+            if self.host.rank == 0:
+                self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
             reader.skipped = []
-            values[f"data/{name}/skipped"] = float(self.skips[name])
+            counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)  # whose mean is the total
+        values = mean_over_ranks(window.means() | counts, self.host)
         turns = self.recipe.method.turns().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in turns for name in streams)
         speed = window.steps * self.recipe.run.gradient_accumulation_steps * batches / window.elapsed()
@@ -297,7 +299,8 @@ class Engine:
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()
         mine = {name: reader.position for name, reader in readers.items()}
-        positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
+        ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)
+        positions, windows, skips = zip(*ranks, strict=True)
         scores = {"score": self.last_score, "best": self.kept_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # where all have a part of what is kept
@@ -313,7 +316,7 @@ class Engine:
             "baseline": self.baseline,
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
-            "skips": self.skips,
+            "skips": _total(skips),
             "windows": windows,
             "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.stepper.optimizers.items()},
         }
@@ -353,6 +356,11 @@ class Engine:
         else:
             log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
+
+
+def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:
+    """The sum over ranks of what each stream left out."""
+    return {name: sum(rank[name] for rank in skips) for name in skips[0]}
 
 
 def lower_is_better(task: Task) -> bool:

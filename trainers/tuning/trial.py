@@ -94,7 +94,7 @@ def in_process(recipe: Recipe) -> bool:
 
 def steps_of(recipe: Recipe) -> int:
     """Steps of one run of a recipe, from its shards."""
-    return recipe.steps(recipe.streams[recipe.lead].open().samples)
+    return recipe.steps(recipe.shards(recipe.lead).samples)
 
 
 def trial(changes: Changes, plan: Plan) -> dict[str, Any]:

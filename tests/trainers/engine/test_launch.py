@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from multicse.data.errors import DataError
+from multicse.data.shards import ShardSet
+from multicse.data.streams.base import StreamConfig
 from multicse.trainers.engine.launch import LostWorker, _worker_error, fit
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
@@ -89,6 +92,22 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     further = recipe.replace("encoder.path", summary["export"]).replace("run.max_steps", 1)
     before = fit(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
     assert before["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_shards_are_opened_once_for_driver_and_workers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers have the set that the driver opened, which here has fewer samples than are found in the folder."""
+    opened: list[ShardSet] = []
+
+    def fewer(urls: str) -> ShardSet:
+        opened.append(replace(opens(urls), first=32))
+        return opened[-1]
+
+    opens = ShardSet.open
+    monkeypatch.setattr(ShardSet, "open", fewer)
+    monkeypatch.setattr(StreamConfig, "open", lambda self: ShardSet.open(self.shards))
+    once = text_only(recipe).changed({"run.num_workers": 1, "run.max_steps": None, "run.epochs": 1})
+    assert fit(once)["steps"] == 2 and len(opened) == 1
 
 
 @pytest.fixture

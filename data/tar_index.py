@@ -1,0 +1,100 @@
+"""Indexes of tar files: where their samples are.
+
+Packing writes one next to each shard. Those of other shards are in the cache folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from dataclasses import dataclass
+from tarfile import BLOCKSIZE, NUL, REGTYPE
+
+from multicse.data import limits
+from multicse.data.errors import DataError
+
+ENDING = ".index.gz"
+"""What follows the name of a shard in the name of its index."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where the samples of a tar file are."""
+
+    keys: list[str]
+    members: list[tuple[tuple[str, int, int], ...]]
+    """Field, offset and size of every file of every sample."""
+    faults: dict[int, str]
+    """Positions whose sample is there but cannot be used, and why."""
+    tail: str | None
+    """What is wrong behind the last sample; none: nothing."""
+    lost: int
+    """Samples that are behind it, about."""
+    size: int
+    """Bytes of the tar file."""
+
+    def to_bytes(self) -> bytes:
+        """Return gzipped JSON. In place of offsets it has gaps: the bytes since the file before, 512 of a header."""
+        kinds: dict[tuple[str, ...], int] = {}
+        of = [kinds.setdefault(tuple(name for name, _, _ in sample), len(kinds)) for sample in self.members]
+        sizes, gaps, end = [], [], 0
+        for _, offset, size in (member for sample in self.members for member in sample):
+            sizes.append(size)
+            gaps.append(offset - end)
+            end = offset + _padded(size)
+        record = {"keys": self.keys, "kinds": [*kinds], "kind": of, "sizes": sizes, "gaps": gaps}
+        record |= {"faults": self.faults, "tail": self.tail, "lost": self.lost, "size": self.size}
+        return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Index:
+        """Return the index that `to_bytes` wrote.
+
+        Raises:
+            DataError: If it is damaged or larger than `limits.MANIFEST`. Its offsets may lie outside the shard: see `fits`.
+        """
+        try:
+            stream = zlib.decompressobj(wbits=31)
+            text = stream.decompress(content, limits.MANIFEST)
+            if not stream.eof:
+                raise ValueError("cut short, or too large")
+            record = json.loads(text)
+            if {*map(type, record["sizes"]), *map(type, record["gaps"])} - {int} or {*map(type, record["keys"])} - {str}:
+                raise TypeError("sizes and gaps are whole numbers, keys are texts")
+            places = zip(record["sizes"], record["gaps"], strict=True)
+            members, end = [], 0
+            for kind in record["kind"]:
+                sample = []
+                for name in record["kinds"][kind]:
+                    size, gap = next(places)
+                    sample.append((str(name), end + gap, size))
+                    end += gap + _padded(size)
+                members.append(tuple(sample))
+            if len(members) != len(record["keys"]) or next(places, None) is not None:
+                raise ValueError("other numbers of keys and samples")
+            faults = {int(position): str(fault) for position, fault in record["faults"].items()}
+            return cls(record["keys"], members, faults, record["tail"], int(record["lost"]), int(record["size"]))
+        except (zlib.error, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+            raise DataError(f"no index of a shard ({type(error).__name__}: {error})") from None
+
+    def fits(self, samples: int, size: int) -> bool:
+        """Return whether it can be one of a sound tar with so many samples and bytes: files follow each other inside it."""
+        end = 0
+        for sample in self.members:
+            for _, offset, length in sample:
+                if offset < end + BLOCKSIZE or not 0 <= length <= limits.MEMBER:
+                    return False
+                end = offset + length
+        sound = not self.faults and self.tail is None and max(map(len, self.members), default=0) <= limits.FIELDS
+        return sound and len(self.keys) == samples and self.size == size and end <= size
+
+
+def is_header(block: memoryview, name: str, size: int) -> bool:
+    """Return whether a block of a tar is the header of a regular file of this name and size, as packing writes it."""
+    start = name.encode("ascii", "replace")[:100].ljust(100, NUL)  # an extended header before it has the rest
+    return block[:100] == start and block[124:136] == b"%011o\0" % size and block[156:157] == REGTYPE
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCKSIZE) * BLOCKSIZE

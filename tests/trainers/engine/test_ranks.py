@@ -1,0 +1,102 @@
+"""What the ranks of a run share: counts of skipped samples, and one download of a checkpoint on each node."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from multicse.trainers.engine import hosts
+from multicse.trainers.engine.checkpoint import NODE_FOLDER, Store
+from multicse.trainers.engine.hosts import LocalHost, RayHost
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.recipe import Recipe
+from tests.small import text_only, write_tar
+
+
+def _rank(rank: int, recipe: str, folder: str) -> None:
+    """One of two processes; the second time it resumes after the last step."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    logged: dict[str, float] = {}
+    log: Any = SimpleNamespace(log=lambda _, values: logged.update(values))
+    log.resume = log.store = log.progress = lambda _: None
+    found = []
+    for _ in range(2):
+        host = LocalHost(Store(f"{folder}/checkpoint"))
+        host.rank, host.world_size = rank, 2
+        engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
+        result = engine.run()
+        found.append({"own": engine.skips["text"], "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
+    Path(folder, f"{rank}.json").write_text(json.dumps([*found, logged]))
+    dist.destroy_process_group()
+
+
+def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Recipe, tmp_path: Path) -> None:
+    texts = ((f"{i:04d}.txt", b"" if i % 4 == 0 else b"a cat sees %d dogs" % i) for i in range(80))
+    shards = write_tar(tmp_path / "text" / "text-000000.tar", texts)
+    changes: dict[str, Any] = {"evaluation.select": None, "evaluation.final": (), "run.max_steps": 3}
+    changes |= {
+        f"streams.text.{k}": v for k, v in {"shards": shards, "on_bad_sample": "skip", "max_skipped_share": 0.9}.items()
+    }
+    mp.spawn(_rank, args=(text_only(recipe).changed(changes).to_json(), str(tmp_path)), nprocs=2)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    total = first[0]["own"] + second[0]["own"]
+    assert min(first[0]["own"], second[0]["own"]) > 0
+    assert first[0]["total"] == second[0]["total"] == first[2]["data/text/skipped"] == total
+    assert len(first[0]["listed"]) == first[0]["own"] and second[0]["listed"] == []
+    assert first[1]["total"] == total and first[1]["listed"] == first[0]["listed"], "resumed"
+
+
+def test_a_checkpoint_behind_a_url_is_fetched_once_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks on two nodes, as threads."""
+
+    def write(folder: Path) -> None:
+        (folder / "weights").write_text("all")
+        (folder / "recipe.json").write_text("{}")
+
+    place = f"file://{tmp_path}/store"
+    Store(place, tmp_path / "driver").save(3, write, wait=True)
+    barrier, shared = threading.Barrier(4), list[Any]([None] * 4)
+
+    def gathered(mine: Any, host: RayHost) -> list[Any]:
+        shared[host.rank] = mine
+        barrier.wait(60)
+        everyone = list(shared)
+        barrier.wait(60)
+        return everyone
+
+    fetched: list[Path] = []
+    get = Store.get
+
+    def counted(store: Store, step: int) -> Path:
+        fetched.append(store.local)
+        return get(store, step)
+
+    monkeypatch.setattr(hosts, "from_all_ranks", gathered)
+    monkeypatch.setattr(Store, "get", counted)
+    read: list[str] = []
+
+    def rank(number: int) -> None:
+        node = number // 2
+        host = object.__new__(RayHost)
+        host.rank, host.world_size, host._local_rank = number, 4, number % 2
+        host.store = Store(place, tmp_path / (f"{NODE_FOLDER}{node}" if node else "first"))
+        with host.checkpoint() as folder:
+            assert folder is not None
+            read.append((folder / "weights").read_text())
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert read == ["all"] * 4 and sorted(fetched) == [tmp_path / "first", tmp_path / "node-1"]
+    assert not [*tmp_path.glob("*/step-*/weights")][1:], "downloads are removed again"

@@ -15,6 +15,8 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from multicse.data import shard_writer
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
@@ -157,6 +159,8 @@ def fit(recipe: Recipe) -> dict[str, Any]:
                 start_ray(recipe)
                 stop.listen()
             check_cluster(recipe, *capacity())
+        else:
+            check_cluster(recipe, gpus=torch.cuda.device_count())
         with locked(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
@@ -204,7 +208,7 @@ def train(
         if recipe.run.num_workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
         else:
-            host = LocalHost(store, lambda: stop.asked is not None)
+            host = LocalHost(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
                 contextlib.suppress(Stopped),
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,
@@ -360,8 +364,6 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
 
     ``evaluate.py --figures`` draws more of an export. Raises ValueError if one cannot be drawn.
     """
-    import torch
-
     from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure
 
     if recipe.evaluation.select is None:

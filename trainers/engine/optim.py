@@ -145,7 +145,7 @@ class TurnOptimizer:
         if self._applied is None:
             rates = [base * self._factor(one, self.updates) for base, one in zip(self.base, self.schedules, strict=True)]
         else:
-            rates = self._rates.index_select(1, self._applied)
+            rates = self._rates.index_select(1, self._applied).squeeze(1)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 

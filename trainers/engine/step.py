@@ -152,9 +152,7 @@ class Stepper:
         if self.parallel:
             device = self.host.device
             self.models[turn] = DistributedDataParallel(
-                Trained(self.method, parameters),
-                device_ids=[device] if device.type == "cuda" else None,
-                broadcast_buffers=False,
+                Trained(self.method, parameters), device_ids=[device] if device.type == "cuda" else None
             )
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -164,7 +162,7 @@ class Stepper:
 
 
 class Trained(nn.Module):
-    """A method as a module that has some of its parameters, and no others."""
+    """A method as a module that has some of its parameters, no others and no buffers."""
 
     def __init__(self, method: Method, parameters: list[nn.Parameter]) -> None:
         super().__init__()

@@ -34,15 +34,15 @@ class Searching(Stepper):
 def _turns(recipe: Recipe, folder: str) -> None:
     """The same weights, without a search and with the parameters of a turn alone."""
     made = {}
-    for name, stepper in {"known": Stepper, "searching": Searching}.items():
-        with patch("multicse.trainers.engine.loop.Stepper", stepper):
+    for name, kind in {"known": Stepper, "searching": Searching}.items():
+        with patch("multicse.trainers.engine.loop.Stepper", kind):
             made[name] = run(recipe.replace("run.output_dir", f"{folder}/{name}"))[2]
     same_weights(made["known"].method, made["searching"].method)
     stepper = made["known"].stepper
     assert stepper.models.keys() == {"image", "audio", "text"}
     for turn, model in stepper.models.items():
-        names = {name: p.numel() for name, p in made["known"].method.named_parameters()}
-        assert sum(p.numel() for p in model.parameters()) == sum(names[name] for name in stepper.trained[turn])
+        trained = {id(made["known"].method.get_parameter(name)) for name in stepper.trained[turn]}
+        assert {id(parameter) for parameter in model.parameters()} == trained
         assert not model.find_unused_parameters
     assert not any("word_embeddings" in name or "patches.audio" in name for name in stepper.trained["image"])
     assert any("patches.image" in name for name in stepper.trained["image"])

@@ -78,10 +78,11 @@ def test_fp16_skips_an_update_that_overflows_and_does_not_count_it(config: Optim
     scales = [1.0, torch.inf, 1.0, 1.0, torch.nan, 1.0, 1.0] if config is ADAMW else [torch.inf, 1.0, 1.0, torch.inf, 1.0]
     ours, theirs = Small(), Small()
     made = TurnOptimizer(ours, "text", config, 8, "fp16")
-    decay, bias = {"params": [theirs.linear.weight], "weight_decay": 0.1}, {"params": [theirs.linear.bias]}
-    plain: Any = torch.optim.SGD([decay, bias], lr=0.1, momentum=0.9, nesterov=True)
+    groups: list[dict[str, Any]] = [{"params": [theirs.linear.weight], "weight_decay": 0.1}]
+    groups.append({"params": [theirs.linear.bias], "weight_decay": 0.0})
+    plain: Any = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
     if isinstance(config, OptimConfig):
-        plain = torch.optim.AdamW([decay, {**bias, "weight_decay": 0.0}], lr=0.1)
+        plain = torch.optim.AdamW(groups, lr=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(plain, lambda step: schedule_factor(config, "linear", 8, step))
     x, scale = torch.tensor([[0.5, -1.0, 2.0]]), 2.0**16
     for number, factor in enumerate(scales):

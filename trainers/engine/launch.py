@@ -15,8 +15,6 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from multicse.data import shard_writer
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
@@ -160,6 +158,8 @@ def fit(recipe: Recipe) -> dict[str, Any]:
                 stop.listen()
             check_cluster(recipe, *capacity())
         else:
+            import torch  # here: before it, a module of ours sets how long its threads spin
+
             check_cluster(recipe, gpus=torch.cuda.device_count())
         with locked(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
@@ -364,6 +364,8 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
 
     ``evaluate.py --figures`` draws more of an export. Raises ValueError if one cannot be drawn.
     """
+    import torch
+
     from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure
 
     if recipe.evaluation.select is None:

@@ -14,6 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+ALL_GATHER, REDUCE_SCATTER = "all_gather_single", "reduce_scatter_single"
+if not hasattr(dist, ALL_GATHER):  # before torch 2.13
+    ALL_GATHER, REDUCE_SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
+BUCKET = 2**25
+"""Bytes of gradients that are averaged in one call: few calls, of which the first ones run while others are prepared."""
+
 
 def world_size() -> int:
     """Number of workers; 1 when torch.distributed is not initialised."""
@@ -42,11 +48,19 @@ def gather(x: Tensor) -> Tensor:
 
 def average(tensors: list[Tensor]) -> None:
     """Put the mean over all workers into each tensor, as DDP does with gradients; all must call it with the same ones."""
-    if world_size() == 1 or not tensors:
+    if world_size() == 1:
         return
-    for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+    buckets: list[list[Tensor]] = []
+    for tensor in tensors:
+        if not buckets or buckets[-1][0].dtype != tensor.dtype or sum(t.nbytes for t in buckets[-1]) >= BUCKET:
+            buckets.append([])
+        buckets[-1].append(tensor)
+    flat = [torch.cat([tensor.flatten() for tensor in bucket]) for bucket in buckets]
+    for work in [dist.all_reduce(one, async_op=True) for one in flat]:
         work.wait()
-    torch._foreach_div_(tensors, world_size())
+    for bucket, one in zip(buckets, flat, strict=True):
+        parts = one.div_(world_size()).split([tensor.numel() for tensor in bucket])
+        torch._foreach_copy_(bucket, [part.view_as(tensor) for part, tensor in zip(parts, bucket, strict=True)])
 
 
 def synchronised(module: nn.Module) -> nn.Module:
@@ -66,9 +80,9 @@ def synchronised(module: nn.Module) -> nn.Module:
 
 
 def _all_gather(x: Tensor) -> Tensor:
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world_size())]
-    dist.all_gather(parts, x.contiguous())
-    return torch.cat(parts)
+    rows = x.new_empty((world_size() * len(x), *x.shape[1:]))
+    getattr(dist, ALL_GATHER)(rows, x.contiguous())
+    return rows
 
 
 class _Gather(torch.autograd.Function):
@@ -79,7 +93,6 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        # all_reduce rather than reduce_scatter, which gloo lacks; the extra (world_size - 1) N rows are small
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad)
-        return grad[offset(ctx.rows) :][: ctx.rows]
+        own = grad.new_empty((ctx.rows, *grad.shape[1:]))
+        getattr(dist, REDUCE_SCATTER)(own, grad.contiguous())
+        return own

@@ -89,7 +89,6 @@ def loops(made: Engine) -> dict[str, Call]:
         torch.stack([plain.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum().backward()
         torch.nn.utils.clip_grad_norm_([p for group in update.optimizer.param_groups for p in group["params"]], 1.0)
         update.optimizer.step()
-        update.schedule.step()
         update.optimizer.zero_grad(set_to_none=True)
 
     sides: dict[str, Call] = {"engine": ours}

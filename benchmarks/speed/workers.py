@@ -95,13 +95,13 @@ class Collectives:
     def get_rank(self) -> int:
         return 0
 
-    def all_gather(self, parts: list[torch.Tensor], x: torch.Tensor) -> None:
+    def all_gather_single(self, rows: torch.Tensor, x: torch.Tensor) -> None:
         self.found.update({"gathered": x.nbytes, "calls": 1})
-        torch._foreach_copy_(parts, [x, x])
+        rows.copy_(torch.cat([x, x]))
 
-    def all_reduce(self, x: torch.Tensor, async_op: bool = False) -> torch.Tensor:
+    def reduce_scatter_single(self, own: torch.Tensor, x: torch.Tensor) -> None:
         self.found.update({"returned": x.nbytes, "calls": 1})
-        return x.mul_(2)
+        own.copy_(2 * x[: len(own)])
 
 
 def counted(recipe: Recipe) -> Counter[str]:
@@ -118,7 +118,8 @@ def counted(recipe: Recipe) -> Counter[str]:
         for streams in made.recipe.method.turns().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
-            workers.found["gradients"] += sum(p.nbytes for p in method.parameters() if p.requires_grad)  # of other turns too
+            workers.found["gradients"] += sum(p.nbytes for p in method.parameters() if p.grad is not None)
+            method.zero_grad()
     workers.found["operations"] = operations.get_total_flops()
     grown = {"operations": times, "gathered": times, "returned": times / 2}  # `returned` has the rows of two workers
     return Counter({name: int(count * grown.get(name, 1)) for name, count in workers.found.items()})
@@ -136,7 +137,7 @@ def waits(step: Counter[str], world: int, rate: float) -> dict[str, float]:
     return {
         "work": work,
         "gradients": max(0.0, 2 * ring * step["gradients"] - 2 / 3 * work),
-        "gathered rows": ring * world * (step["gathered"] + 2 * step["returned"]),
+        "gathered rows": ring * world * (step["gathered"] + step["returned"]),
         "delays of small collectives": (world - 1).bit_length() * DELAY * step["calls"],
     }
 

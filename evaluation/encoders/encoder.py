@@ -48,7 +48,7 @@ class ModuleEncoder:
 
     `others` are the modalities beside text, "image" or "audio": from a list of at most `items_at_once` items (see
     `task.Encoder`) to their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's
-    contrastive loss puts before cosines.
+    contrastive loss puts before cosines. `autocast` makes the context of precision in which all is encoded.
     """
 
     items_at_once = 64
@@ -64,6 +64,7 @@ class ModuleEncoder:
         module: nn.Module | None = None,
         others: Mapping[str, Callable[[list[Any]], Tensor]] | None = None,
         logit_scale: Callable[[], float] | None = None,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if batch_size < 1:
             raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
@@ -76,6 +77,7 @@ class ModuleEncoder:
         self.module = forward if isinstance(forward, nn.Module) and module is None else module
         self.others = dict(others or {})
         self._logit_scale = logit_scale
+        self._autocast = autocast
 
     @property
     def logit_scale(self) -> float | None:
@@ -96,7 +98,7 @@ class ModuleEncoder:
             raise EvaluationError(f"this encoder takes {taken} only; modality {modality!r} was asked for")
         if not items:
             return np.zeros((0, 0), dtype=np.float32)
-        with evaluation_mode(self.module):
+        with evaluation_mode(self.module), self._autocast():
             if modality == "text":
                 return self._encode_texts(items)
             starts = range(0, len(items), self.items_at_once)

@@ -56,7 +56,7 @@ def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...])
 
 
 UNSUPERVISED = {
-    **{"streams.text.max_length": 32, "encoder.pooling": "cls_before_pooler", "run.seed": 42, "run.precision": "fp16"},
+    **{"streams.text.max_length": 32, "encoder.pooling": "cls_before_pooler", "run.seed": 42, "run.precision": "bf16"},
     **{"evaluation.eval_steps": 125, "evaluation.select": "stsb-dev", "lead": "text"},
 }
 SUPERVISED = {

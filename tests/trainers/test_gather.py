@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
+from multicse.trainers import gather
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.sharding import clip_gradients, full_tensors, shard, split_sharded
 from multicse.trainers.engine.step import cached_backward
@@ -161,8 +163,24 @@ def _everything(chunk: int | None, shared: bool = False) -> dict[str, Tensor]:
     return {key: value for name in METHODS for key, value in _train(name, chunk, shared).items()}
 
 
+def _averages(number: int) -> None:
+    """Tensors of several types in buckets of several and of one, against one exchange for each."""
+    generator = torch.Generator().manual_seed(number)
+    kinds = [torch.float32, torch.float64, torch.float64, torch.bfloat16]
+    tensors = [torch.randn(5, size, generator=generator).to(kind).T for kind in kinds for size in (1, 3, 40, 2)]
+    wanted = [tensor.clone() for tensor in tensors]
+    for tensor in wanted:
+        dist.all_reduce(tensor)
+        tensor /= world_size()
+    with patch.object(gather, "BUCKET", 200):
+        average(tensors)
+    for tensor, other in zip(tensors, wanted, strict=True):
+        torch.testing.assert_close(tensor, other)
+
+
 def _worker(number: int, folder: str, world: int) -> None:
     assert (rank(), world_size()) == (number, world)
+    _averages(number)
     save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
     save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
     save_file(_everything(None, shared=True), f"{folder}/shared-{number}.safetensors")

@@ -11,6 +11,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,9 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     return method.eval()
 
 
-def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
+def module_encoder(
+    method: Method, device: torch.device, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> ModuleEncoder:
     """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
     encoder: Any = method.sentence_encoder
     return ModuleEncoder(
@@ -99,6 +102,7 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
         module=method,
         others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
         logit_scale=encoder.logit_factor,
+        autocast=autocast,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import re
 import sys
@@ -28,6 +29,11 @@ from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
 from multicse.trainers.registry import load_file, module_of
 
+log = logging.getLogger(__name__)
+
+SHARE = 16
+"""Samples of a contrastive batch per worker below which a run is warned."""
+
 Callback = Callable[[int, dict[str, float], Any], object]
 """Called on rank 0 with the step, what was measured by name, and the `Engine`: its `recipe`, `method`, `steps` and
 `best_score` are there to be read."""
@@ -46,6 +52,7 @@ def check(recipe: Recipe) -> None:
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
     _check_export(recipe)
     _check_task_names(recipe)
+    _warn_of_small_shares(recipe)
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
             shards = recipe.shards(name)
@@ -64,7 +71,7 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
     Args:
         recipe: Recipe that passed `check`.
         cpus: Logical CPUs of the cluster. If None, resources are not checked.
-        gpus: Logical GPUs.
+        gpus: Logical GPUs. If the recipe uses none of them, a line in the log says so.
         nodes: Nodes; from several of them storage and tracking must be reachable.
     """
     run = recipe.run
@@ -82,6 +89,8 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
             f"{run.num_workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
             f"Lower run.num_workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
         )
+    if gpus and not run.gpus_per_worker:
+        log.warning("training runs on CPUs, and there is a GPU (%g); --run.gpus_per_worker 1 uses it", gpus)
     if nodes > 1:
         _check_reachable(recipe)
 
@@ -203,11 +212,15 @@ def _check_gpus(recipe: Recipe) -> None:
         raise RecipeError(
             f"run.sharded=True shares the layers out among workers, and run.num_workers={run.num_workers}; set 2 or more"
         )
+    if run.num_workers > 1 and run.gpus_per_worker % 1:
+        raise RecipeError(
+            f"run.gpus_per_worker={run.gpus_per_worker:g} with run.num_workers={run.num_workers}: workers of one run cannot "
+            "share a GPU (NCCL refuses it); set run.gpus_per_worker to 1 with a worker for each GPU, or run.num_workers to 1"
+        )
     others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
     for name in (name for name, given in others.items() if given and run.sharded):
         raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
-    here = torch.cuda.device_count() if not run.num_workers else 0
-    if run.precision == "fp16" and not (run.gpus_per_worker if run.num_workers else here):
+    if run.precision == "fp16" and not run.gpus_per_worker:
         raise RecipeError(
             "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
             "use fp32 or bf16, or set run.gpus_per_worker"
@@ -217,6 +230,7 @@ def _check_gpus(recipe: Recipe) -> None:
             f"run.num_workers={run.num_workers} on CPUs, and the method has BatchNorm, whose statistics workers share "
             "on GPUs only; set run.num_workers to 1, or run.gpus_per_worker to 1"
         )
+    here = torch.cuda.device_count()  # which opens no CUDA context
     if not run.num_workers and run.gpus_per_worker > here:
         raise RecipeError(
             f"run.gpus_per_worker={run.gpus_per_worker:g} with run.num_workers=0: everything runs in this process, "
@@ -281,6 +295,18 @@ def _check_lengths(recipe: Recipe, encoder: Any) -> None:
             raise RecipeError(
                 f"streams.{name}.max_length={length}: special tokens and the prompt of encoder.path take {beside} tokens, "
                 f"so that none is left for the sentence; give more than {beside}"
+            )
+
+
+def _warn_of_small_shares(recipe: Recipe) -> None:
+    workers = recipe.run.num_workers
+    for name, stream in recipe.streams.items():
+        share = stream.batch_size // max(1, workers)
+        if workers > 1 and share < SHARE and recipe.method.smallest_batch > 1:
+            log.warning(
+                "streams.%s.batch_size=%d among run.num_workers=%d is %d samples per worker, which spends its time on "
+                "exchanging vectors and gradients; give at least %d, or fewer workers",
+                *(name, stream.batch_size, workers, share, SHARE * workers),
             )
 
 

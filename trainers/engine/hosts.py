@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +40,10 @@ class Host(Protocol):
         ...
 
     def stopping(self) -> bool:
-        """Whether the run is to end after this step, the same on every rank; called by every rank after every step."""
+        """Whether the run is to end after this step, the same on every rank; called by every rank after every step.
+
+        Several ranks exchange it about once a second, so a signal may take effect some steps later.
+        """
         ...
 
 
@@ -65,26 +69,45 @@ def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
 
 
-def on_any_rank(mine: bool, host: Host, group: dist.ProcessGroup | None = None) -> bool:
-    """Whether it is so on at least one rank. group: of ranks that exchange what is on a CPU; none: the default one."""
-    if host.world_size == 1:
-        return mine
-    tensor = torch.tensor(float(mine))
-    dist.all_reduce(tensor, group=group)
-    return bool(tensor > 0)
+class StopQuestion:
+    """Ask all ranks whether one of them is to stop: about once a second, at most every `MOST` steps, in the same steps.
+
+    Every rank calls it after every step. The answer of the steps between is no.
+    """
+
+    MOST = 10
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """Take a group of ranks that exchange what is on a CPU; if None, the default one."""
+        self._group, self._every, self._left, self._since = group, 1, 1, time.monotonic()
+
+    def __call__(self, mine: bool, world_size: int) -> bool:
+        """Return whether a rank is to stop."""
+        if world_size == 1:
+            return mine
+        self._left -= 1
+        if self._left:
+            return False
+        now = time.monotonic()
+        asked = torch.tensor([float(mine), (now - self._since) / self._every], dtype=torch.float64)
+        dist.all_reduce(asked, dist.ReduceOp.MAX, group=self._group)
+        stop, seconds = asked.tolist()
+        self._every = self._left = max(1, min(self.MOST, int(1 / max(seconds, 1e-3))))
+        self._since = now
+        return bool(stop)
 
 
 class LocalHost:
     """The loop in this process (`run.num_workers=0`): streams are read inline.
 
-    stop: whether somebody asked to stop.
+    stop: whether somebody asked to stop. gpu: whether it runs on the GPU.
     """
 
     rank, world_size, local_size, inline = 0, 1, 1, True
 
-    def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.store, self._stop = store, stop
+    def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False, gpu: bool = False) -> None:
+        self.device = torch.device("cuda" if gpu else "cpu")
+        self.store, self._stop, self._question = store, stop, StopQuestion()
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
@@ -96,7 +119,7 @@ class LocalHost:
             self.store.save(int(metrics["step"]), write_files, last)
 
     def stopping(self) -> bool:
-        return on_any_rank(self._stop(), self)
+        return self._question(self._stop(), self.world_size)
 
 
 class RayHost:
@@ -116,7 +139,7 @@ class RayHost:
         self.store, self._stop = store, threading.Event()
         # Of their own, since to ask a GPU would be to wait for it after every step.
         gpus = self.world_size > 1 and self.device.type == "cuda"
-        self._group = dist.new_group(backend="gloo") if gpus else None
+        self._question = StopQuestion(dist.new_group(backend="gloo") if gpus else None)
         if self.rank == 0:
             store.tidy()
             threading.Thread(target=self._listen, args=(board,), daemon=True, name="listen").start()
@@ -157,4 +180,4 @@ class RayHost:
         ray.train.report(metrics)
 
     def stopping(self) -> bool:
-        return on_any_rank(self._stop.is_set(), self, self._group)
+        return self._question(self._stop.is_set(), self.world_size)

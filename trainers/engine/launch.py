@@ -161,6 +161,10 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             cpus, gpus, nodes = capacity()
             check_cluster(recipe, cpus, gpus, nodes)
             check_places(with_uploaded_shards(recipe), nodes)
+        else:
+            import torch  # here: before it, a module of ours sets how long its threads spin
+
+            check_cluster(recipe, gpus=torch.cuda.device_count())
         with locked(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
@@ -208,7 +212,7 @@ def train(
         if recipe.run.num_workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
         else:
-            host = LocalHost(store, lambda: stop.asked is not None)
+            host = LocalHost(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
                 contextlib.suppress(Stopped),
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,

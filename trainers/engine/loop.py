@@ -26,7 +26,7 @@ from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
@@ -50,9 +50,11 @@ class Engine:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             torch.set_num_threads(run.threads or max(1, cores // host.local_size))
             keep_freed_memory()
+        else:
+            set_matmul_precision(run)
         method = checkpoint.build_method(recipe)
         if run.sharded:  # which moves layer by layer
-            shard(method, host.device)
+            shard(method, host.device, PRECISIONS.get(run.precision))
         method = method.to(host.device)
         if host.world_size > 1 and host.device.type == "cuda":
             synchronised(method)
@@ -63,7 +65,8 @@ class Engine:
         if run.ema is not None:
             self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
-        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device), partial(gathered, self.method))
+        encoder = checkpoint.module_encoder(self.chosen, host.device, self.stepper.autocast)
+        self.encoder = ShardedEncoder(encoder, partial(gathered, self.method))
         self.callbacks = [find_callback(name) for name in run.callbacks] if host.rank == 0 else []
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -130,14 +131,23 @@ def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
 def environment_tags() -> dict[str, str]:
     """What a run can be repeated with: user, script and commit as MLflow finds them, versions, machine."""
     import_mlflow()
-    import torch
     from mlflow.tracking.context.registry import resolve_tags
 
     from multicse.trainers.engine.card import library_versions
 
     tags = {f"version.{name}": version for name, version in library_versions().items()}
-    tags |= {"cpus": str(os.cpu_count()), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}
+    tags |= {"cpus": str(os.cpu_count()), "gpu": gpu_names() or "none"}
     return dict(resolve_tags(tags))
+
+
+def gpu_names() -> str:
+    """Return the names of this machine's GPUs; torch would open a CUDA context to read them."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ", ".join(dict.fromkeys(found.split("\n"))).strip(", ")
 
 
 def source_tags() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -46,14 +45,20 @@ def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[t
 
 
 class TurnOptimizer:
-    """Optimizer, schedule, scaler and clipping of one turn."""
+    """Optimizer, schedule, scaler and clipping of one turn.
+
+    The learning rate of an update is that of the schedule at the number of updates before it. With fp16 an update whose
+    gradient overflows is skipped and not counted. Since only the device knows it in time, the count is on the device, and so
+    are the learning rates of all steps.
+    """
 
     def __init__(self, method: Method, turn: str, config: OptimConfig | SGDConfig, steps: int, precision: str) -> None:
         groups = method.param_groups(turn)
         if unknown := set(config.groups) - set(groups):
             raise ValueError(f"optim.{turn}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
         settings = []
-        factors = []
+        self.schedules: list[tuple[Schedule, float | None]] = []
+        """Kind and warm-up of each parameter group."""
         for name, params in groups.items():
             own = config.groups.get(name)
             lr = config.lr if own is None or own.lr is None else own.lr
@@ -63,62 +68,104 @@ class TurnOptimizer:
             kind = config.schedule if own is None or own.schedule is None else own.schedule
             depths = by_depth(method, params, config.layer_decay)
             for depth, part in [(depth, part) for depth, both in depths for part in split_sharded(both) if part]:
-                factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
+                self.schedules.append((kind, own.warmup if own else None))
                 settings.append({"params": part, "lr": lr * config.layer_decay**depth, "weight_decay": decay})
         self.config, self.steps = config, steps
         self.optimizer: torch.optim.Optimizer
         if isinstance(config, SGDConfig):
-            # Fused, a first step that overflows in fp16 is skipped and leaves its momentum uninitialised.
-            fused = precision != "fp16"
-            self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
+            self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=True)
+            if config.momentum or config.momentum_after_warmup:  # undefined in torch if the first update is skipped
+                for parameter in self.parameters:
+                    self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         else:
             self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])
-        self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")
+        self.base = [float(group["lr"]) for group in self.optimizer.param_groups]
+        """Learning rate of each parameter group at the top of its schedule."""
+        self.updates = 0
+        """Updates so far, skipped ones included."""
+        self.scaling: dict[str, Tensor] = {}
+        """With fp16, of the newest gradient: the ``loss_scale`` that it had, and ``skipped``, 1 if it overflowed, else 0."""
+        device = self.parameters[0].device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self._applied: Tensor | None = None
+        if self.scaler.is_enabled():
+            self._applied = torch.zeros(1, dtype=torch.long, device=device)
+            factors = {one: [self._factor(one, step) for step in range(steps + 1)] for one in {*self.schedules}}
+            table = torch.tensor([factors[one] for one in self.schedules], dtype=torch.float64)
+            table *= torch.tensor(self.base, dtype=torch.float64)[:, None]
+            self._rates = table.to(device, torch.float32)
+        self._set_rates()
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Parameters of all groups."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _factor(self, schedule: tuple[Schedule, float | None], step: int) -> float:
+        return schedule_factor(self.config, schedule[0], self.steps, step, schedule[1])
 
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()
 
     @property
-    def rate(self) -> float:
-        """The learning rate of the next update, of the first parameter group."""
-        return float(self.optimizer.param_groups[0]["lr"])
+    def rate(self) -> float | Tensor:
+        """The learning rate of the next update, of the first parameter group; with fp16 it is on the device."""
+        rate: float | Tensor = self.optimizer.param_groups[0]["lr"]
+        return rate
 
     def clip(self) -> Tensor:
         """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
         self.scaler.unscale_(self.optimizer)
-        return clip_gradients(
-            [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None],
-            self.config.max_grad_norm,
-        )
+        norm = clip_gradients([p for p in self.parameters if p.grad is not None], self.config.max_grad_norm)
+        if self.scaler.is_enabled():
+            self.scaling = {
+                "loss_scale": self.scaler.scale(torch.ones_like(norm)),
+                "skipped": (~norm.isfinite()).float(),
+            }
+        return norm
 
     def update(self, broken: Tensor | None = None) -> None:
-        """Update the parameters, unless `broken` is 1 (float32, scalar), and advance the schedule."""
+        """Update the parameters and advance the schedule, unless `broken` (float32, scalar) is 1 or the gradient of `clip`
+        overflowed in fp16."""
         self._set_momentum()
-        if not self.scaler.is_enabled():  # which looks for itself
-            self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # what torch's fused kernels ask for
-        self.scaler.step(self.optimizer)
+        if self._applied is not None:
+            skipped = self.scaling["skipped"]
+            broken = skipped if broken is None else torch.maximum(broken, skipped)
+            self._applied += broken == 0
+        self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # which torch's fused kernels read
+        self.optimizer.step()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.schedule.step()
+        self.updates += 1
+        self._set_rates()
+
+    def _set_rates(self) -> None:
+        """Give every parameter group the learning rate of the next update."""
+        rates: Any
+        if self._applied is None:
+            rates = [base * self._factor(one, self.updates) for base, one in zip(self.base, self.schedules, strict=True)]
+        else:
+            rates = self._rates.index_select(1, self._applied).squeeze(1)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
     def _set_momentum(self) -> None:
+        """Change the momentum after the warm-up; steps count here, skipped ones included, which the host can know."""
         config = self.config
         if not isinstance(config, SGDConfig) or config.momentum_after_warmup is None:
             return
-        warming = self.schedule.last_epoch + config.ahead < warm_steps(config.warmup, self.steps)
+        warming = self.updates + config.ahead < warm_steps(config.warmup, self.steps)
         for group in self.optimizer.param_groups:
             group["momentum"] = config.momentum if warming else config.momentum_after_warmup
 
     def state_dict(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
-        return {name: part.state_dict() for name, part in parts.items()}
+        schedule = {"last_epoch": self.updates, "applied": self._applied}
+        return {"optimizer": self.optimizer.state_dict(), "schedule": schedule, "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Moments, the place in the schedule, the scaler. Rates and decays stay the config's, which a sweep may change."""
-        rates = list(self.schedule.base_lrs)
         own = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
-        params = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        params = self.parameters
         moments = {
             number: {
                 name: local_part(value, params[number]) if isinstance(value, Tensor) else value for name, value in of.items()
@@ -126,9 +173,12 @@ class TurnOptimizer:
             for number, of in state["optimizer"]["state"].items()
         }
         self.optimizer.load_state_dict({**state["optimizer"], "state": moments})
-        self.schedule.load_state_dict(state["schedule"])
+        for group, settings in zip(self.optimizer.param_groups, own, strict=True):
+            group.update(settings)
         self.scaler.load_state_dict(state["scaler"])
-        self.schedule.base_lrs = rates
-        now = [rate * factor(self.schedule.last_epoch) for rate, factor in zip(rates, self.schedule.lr_lambdas, strict=True)]
-        for group, settings, rate in zip(self.optimizer.param_groups, own, now, strict=True):
-            group.update({**settings, "lr": rate})
+        schedule = state["schedule"]
+        self.updates = schedule["last_epoch"]
+        if self._applied is not None:
+            applied = schedule.get("applied")
+            self._applied.fill_(self.updates if applied is None else int(applied))
+        self._set_rates()

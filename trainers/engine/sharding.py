@@ -19,23 +19,41 @@ from multicse.models.clip_layers import whole_layers
 from multicse.trainers.gather import world_size
 
 
-def shard(module: nn.Module, device: torch.device) -> None:
-    """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective."""
+def shard(module: nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective.
+
+    Args:
+        module: Module with transformers, changed in place.
+        device: Device of this worker.
+        dtype: Precision in which layers are gathered and computed; gradients are reduced in fp32. If None, the weights'.
+    """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, share_comm_ctx  # a second that few runs need to wait
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, share_comm_ctx  # a second, in few runs
 
     mesh = init_device_mesh(device.type, (world_size(),))
-    layers = [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in whole_layers(module)]
+    policy = MixedPrecisionPolicy() if dtype is None else MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32)
+    layers = [fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy) for layer in whole_layers(module)]
     share_comm_ctx(layers)
     for layer in layers:  # what it is gathered into is made the first time, which must not be in torch's inference mode
         layer.unshard()
         layer.reshard()
 
 
+def sharded_layers(module: nn.Module) -> list[Any]:
+    """Return the layers that `shard` has shared out."""
+    return [part for part in module.modules() if hasattr(part, "set_requires_gradient_sync")]
+
+
+def reduce_gradients(layers: Sequence[Any], now: bool) -> None:
+    """Let the next backward reduce the gradients of these layers over the workers, or only add them up on this one."""
+    for layer in layers:
+        layer.set_requires_gradient_sync(now, recurse=False)
+
+
 @contextlib.contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
     """The layers stay whole inside, so that workers may call them as often as each likes; a collective."""
-    layers: list[Any] = [part for part in module.modules() if hasattr(part, "set_reshard_after_forward")]
+    layers = sharded_layers(module)
     for layer in layers:
         layer.set_reshard_after_forward(False)
         layer.unshard()

@@ -16,17 +16,27 @@ from torch.nn.parallel import DistributedDataParallel
 from multicse.data.order import seed_of
 from multicse.data.stream import Reader
 from multicse.data.streams.base import Batch
-from multicse.trainers.engine.hosts import Host
+from multicse.trainers.engine.hosts import Host, from_all_ranks
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.sharding import full_tensors, split_sharded
+from multicse.trainers.engine.sharding import full_tensors, reduce_gradients, sharded_layers, split_sharded
 from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe, RunConfig
 
 if TYPE_CHECKING:  # seconds, which a driver need not wait before it starts Ray
     from transformers import PreTrainedModel
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def set_matmul_precision(run: RunConfig) -> None:
+    """Let CUDA multiply fp32 matrices as TF32, which rounds the factors to 10 bits of fraction, if the run allows it.
+
+    Mixed precision leaves in fp32 only what must not be rounded.
+    """
+    tf32 = run.tf32 and run.precision == "fp32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32  # convolutions
 
 
 class NonFiniteLoss(FloatingPointError):
@@ -44,18 +54,18 @@ class Stepper:
                 model.gradient_checkpointing_enable({"use_reentrant": False})
             if run.compile:
                 model.compile(dynamic=True)
-        self.model: nn.Module = method
         # DDP is for one backward, and cached gradients have several; shared layers come with an average of their own.
-        if host.world_size > 1 and run.mini_batch_size is None and not run.sharded:
-            self.model = DistributedDataParallel(
-                method,
-                device_ids=[host.device] if host.device.type == "cuda" else None,
-                broadcast_buffers=False,
-                find_unused_parameters=len(recipe.method.turns()) > 1,  # each leaves the other's parameters unused
-            )
+        self.parallel = host.world_size > 1 and run.mini_batch_size is None and not run.sharded
+        self.models: dict[str, DistributedDataParallel] = {}
+        """DDP of every turn, of the parameters that it trains, after its first step."""
+        self.trained: dict[str, list[str]] = {}
+        """Names of these parameters."""
         self.optimizers = {
             turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.method.turns()
         }
+        names = {parameter: name for name, parameter in method.named_parameters()}
+        self.named = {turn: {names[p]: p for p in optimizer.parameters} for turn, optimizer in self.optimizers.items()}
+        self.layers = sharded_layers(method)
         self.watch = Watch(host.device)
 
     def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
@@ -67,48 +77,97 @@ class Stepper:
         """
         run, host, watch = self.recipe.run, self.host, self.watch
         window.steps += 1
-        self.model.train()
+        self.method.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
         for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
             for part in range(run.gradient_accumulation_steps):
                 batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
-                output = self._backward(optimizer, batches, last=part == run.gradient_accumulation_steps - 1)
+                output = self._backward(turn, batches, last=part == run.gradient_accumulation_steps - 1)
                 seen = Seen(step, turn, {name: batch.keys[:8] for name, batch in batches.items()})
                 watch.add(seen, output.losses)
                 window.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
-            if self.model is self.method:
-                average(split_sharded([p.grad for p in self.method.parameters() if p.grad is not None])[0])
+            if host.world_size > 1:
+                self._average(turn)
             norm = optimizer.clip()
-            if run.precision != "fp16":  # whose scaler leaves out a step that overflows, and goes on with a smaller scale
+            if optimizer.scaling:  # an update that overflows is skipped, and the next ones have a smaller scale
+                norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` leaves it out
+            else:
                 watch.add(seen, {"gradient": norm})
-            window.add({f"grad_norm/{turn}": norm})
-            window.add({f"lr/{turn}": torch.tensor(optimizer.rate, dtype=torch.float64)})
+            window.add({f"{name}/{turn}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
+            window.add({f"lr/{turn}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
             optimizer.update(watch.broken)
         if host.device.type == "cpu":
             watch.check()
 
-    def _backward(self, optimizer: TurnOptimizer, batches: dict[str, Batch], last: bool) -> StepOutput:
-        """The losses of a turn, and their gradients added to the parameters'; with DDP those of all workers after the
-        `last` batch."""
+    def _backward(self, turn: str, batches: dict[str, Batch], last: bool) -> StepOutput:
+        """The losses of a turn, and their gradients added to the parameters'; with DDP and shared layers they are those of
+        all workers after the `last` batch."""
         chunk, weights = self.recipe.run.mini_batch_size, self.method.loss_weights
 
         def backward(output: StepOutput) -> None:
             loss = torch.stack([weights.get(name, 1.0) * value.float() for name, value in output.losses.items()]).sum()
-            optimizer.backward(loss / self.recipe.run.gradient_accumulation_steps)
+            self.optimizers[turn].backward(loss / self.recipe.run.gradient_accumulation_steps)
 
         if chunk is not None and any(len(batch) > chunk for batch in batches.values()):
-            return cached_backward(self.method, batches, chunk, backward, self._autocast)
-        wait = not last and isinstance(self.model, DistributedDataParallel)
-        with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
-            with self._autocast():
-                output: StepOutput = full_tensors(self.model(batches))  # a penalty of shared weights
+            return cached_backward(self.method, batches, chunk, backward, self.autocast, last)
+        model = self.models.get(turn)
+        reduce_gradients(self.layers, last)
+        with contextlib.nullcontext() if model is None or last else model.no_sync():
+            with self.autocast():
+                output: StepOutput = full_tensors((model or self.method)(batches))  # a penalty of shared weights
             backward(output)
         return output
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def _average(self, turn: str) -> None:
+        """Average the gradients of a turn over the workers, unless DDP does.
+
+        The parameters that a turn trains are those that have a gradient after its first step, as in every later one. DDP of
+        these alone neither looks for others in every step nor exchanges zeros for them.
+
+        Raises:
+            ValueError: If a step or a worker trains other parameters.
+        """
+        found = [name for name, parameter in self.named[turn].items() if parameter.grad is not None]
+        if turn not in self.trained:
+            self.trained[turn] = found
+            everyone = from_all_ranks(found, self.host)
+        else:
+            everyone = [self.trained[turn], found]
+        if differing := {name for names in everyone for name in {*found} ^ {*names}}:
+            raise ValueError(
+                f"turn {turn!r} of method {self.recipe.method.name!r} gives {sorted(differing)[0]} a gradient on some "
+                "workers or in some steps only, which workers cannot average; let a loss of the turn always depend on it "
+                "(add 0 * parameter.sum()), or set run.num_workers to 1"
+            )
+        if turn in self.models:
+            return
+        parameters = [self.named[turn][name] for name in found]
+        average(split_sharded([p.grad for p in parameters])[0])
+        if self.parallel:
+            device = self.host.device
+            self.models[turn] = DistributedDataParallel(
+                Trained(self.method, parameters), device_ids=[device] if device.type == "cuda" else None
+            )
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a new context of the run's precision."""
         dtype = PRECISIONS.get(self.recipe.run.precision)
         return torch.autocast(self.host.device.type, dtype) if dtype else contextlib.nullcontext()
+
+
+class Trained(nn.Module):
+    """A method as a module that has some of its parameters, no others and no buffers."""
+
+    def __init__(self, method: Method, parameters: list[nn.Parameter]) -> None:
+        super().__init__()
+        self.parameters_ = nn.ParameterList(parameters)
+        self.call = method.__call__
+
+    def forward(self, batches: dict[str, Batch]) -> StepOutput:
+        """Return what the method does."""
+        output: StepOutput = self.call(batches)
+        return output
 
 
 class Seen(NamedTuple):
@@ -171,6 +230,7 @@ def cached_backward(
     chunk: int,
     backward: Callable[[StepOutput], None],
     autocast: Callable[[], AbstractContextManager[Any]],
+    last: bool = True,
 ) -> StepOutput:
     """Losses of a turn, and their gradients added to those of the parameters, with the activations of `chunk` samples at a
     time.
@@ -181,7 +241,10 @@ def cached_backward(
 
     Args:
         autocast: makes a new context of mixed precision; one for every graph, since it keeps the weights that it has cast.
+        last: Whether shared-out layers reduce their gradients, each in the last chunk of a stream, or only add them up.
     """
+    layers = sharded_layers(method)
+    reduce_gradients(layers, last)
     device = next(method.parameters()).device
     chunks = [
         (name, first, batch.rows(first, first + chunk))
@@ -207,6 +270,7 @@ def cached_backward(
             again = method.encode(name, rows)
         gradients = {key: leaf.grad[first : first + chunk] for key, leaf in features[name].items() if leaf.grad is not None}
         learned = [key for key in gradients if again[key].requires_grad]
+        reduce_gradients(layers, last and first + chunk >= len(batches[name]))
         torch.autograd.backward([again[key] for key in learned], [gradients[key] for key in learned])
     _set_random_state(after, device)
     return output
@@ -257,10 +321,16 @@ class Window:
         return max(1e-9, time.perf_counter() - self.began)
 
     def means(self) -> dict[str, float]:
-        """Mean of every value over the steps, as ``train/<name>``; waits for the device."""
+        """Mean of every value over the steps, as ``train/<name>``; waits for the device.
+
+        That of a gradient's norm is over the updates that were not skipped; 0 if all were.
+        """
         found: dict[str, float] = {}
         for names, sums in self.sums.items():
             found |= {f"train/{name}": value / self.steps for name, value in zip(names, sums.tolist(), strict=True)}
+        for name, share in found.items():
+            if name.startswith("train/skipped/"):
+                found[name.replace("skipped", "grad_norm", 1)] /= (1 - share) or 1.0
         return found
 
     def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:

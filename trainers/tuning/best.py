@@ -50,7 +50,7 @@ def held_out(plan: Plan, trial: Trial) -> list[Scores]:
 
 
 def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
     tasks = make_tasks(recipe.evaluation.final, recipe.evaluation.data)
     return tasks, encode_once(tasks, module_encoder(method.to(device).eval(), device))
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 
@@ -226,9 +225,8 @@ class TrialHost(LocalHost):
     """Where the loop of a trial runs: in this process. Tune hears of an evaluation once its checkpoint is kept."""
 
     def __init__(self, store: Store, budget: Budget, recipe: Recipe) -> None:
-        super().__init__(store)
+        super().__init__(store, gpu=recipe.run.gpus_per_worker > 0)
         self.budget = budget
-        self.device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
         super().save(write_files, metrics, last=True)

@@ -1,0 +1,84 @@
+"""Which device trains: `run.gpus_per_worker` decides, a GPU that is not used is named, and the driver leaves it alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from multicse.pipelines.describe import describe_recipe
+from multicse.trainers.engine import launch
+from multicse.trainers.engine.checks import check, check_cluster, check_settings
+from multicse.trainers.engine.hosts import Host
+from multicse.trainers.recipe import Recipe, RecipeError
+from tests.small import four_steps
+
+UNUSED = "there is a GPU (1); --run.gpus_per_worker 1 uses it"
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    """A GPU that is seen; who opens a CUDA context gets an error."""
+    with (
+        patch("torch.cuda.device_count", return_value=1),
+        patch("torch.cuda.is_available", return_value=True),
+        patch("torch.cuda._lazy_init", side_effect=AssertionError("a CUDA context was opened")),
+    ):
+        yield
+
+
+class Trained(Exception):
+    """Training would begin now."""
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (1, "cuda")])
+@pytest.mark.usefixtures("gpu")
+def test_the_recipe_decides_and_a_gpu_that_is_not_used_is_named(
+    recipe: Recipe, tmp_path: Path, tables: Path, gpus: int, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one process, from the checks to the first step."""
+    seen: list[Host] = []
+
+    def engine(recipe: Recipe, host: Host, log: object) -> None:
+        seen.append(host)
+        raise Trained
+
+    uri = f"sqlite:///{shutil.copy(tables, tmp_path / 'mlflow.db')}"
+    changes = {"run.tracking_uri": uri, "run.gpus_per_worker": gpus}
+    with patch.object(launch, "Engine", engine), pytest.raises(Trained):
+        launch.fit(four_steps(recipe, tmp_path, changes))
+    assert seen[0].device == torch.device(device)
+    assert (UNUSED in caplog.text) == (device == "cpu")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_describing_a_recipe_opens_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "parameters" in describe_recipe("simcse", "smoke")
+
+
+def test_a_gpu_of_the_cluster_that_is_not_used_is_named(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+    check_cluster(recipe.replace("run.gpus_per_worker", 1), 8, 1)
+    check_cluster(recipe, 8, 0)
+    assert not caplog.text
+    check_cluster(recipe, 8, 1)
+    assert UNUSED in caplog.text
+
+
+def test_workers_do_not_share_a_gpu(recipe: Recipe) -> None:
+    check_settings(recipe.changed({"run.num_workers": 1, "run.gpus_per_worker": 0.5}))
+    with pytest.raises(RecipeError, match=r"run\.gpus_per_worker=0\.5 with run\.num_workers=2.*NCCL"):
+        check_settings(recipe.changed({"run.num_workers": 2, "run.gpus_per_worker": 0.5}))
+
+
+def test_a_small_share_of_a_contrastive_batch_is_warned_of(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+    streams = {f"streams.{name}.batch_size": 32 for name in recipe.streams}
+    check(recipe.changed({**streams, "run.num_workers": 2, "evaluation.final": ()}))
+    assert not caplog.text
+    check(recipe.changed({**streams, "run.num_workers": 2, "streams.text.batch_size": 30, "evaluation.final": ()}))
+    assert "streams.text.batch_size=30 among run.num_workers=2 is 15 samples per worker" in caplog.text
+    assert "streams.image" not in caplog.text

@@ -1,0 +1,105 @@
+"""Two workers: DDP of the parameters of each turn, and a stop in the same step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from multicse.trainers.engine.hosts import LocalHost, StopQuestion
+from multicse.trainers.engine.step import Stepper
+from multicse.trainers.nonling import NonLingCSE
+from multicse.trainers.recipe import Recipe
+from tests.small import in_processes
+from tests.trainers.engine.test_engine import run, same_weights
+
+
+class Searching(Stepper):
+    """DDP of all parameters, which looks in every step for those without a gradient."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        found = DistributedDataParallel(self.method, broadcast_buffers=False, find_unused_parameters=True)
+        self.models = dict.fromkeys(self.optimizers, found)
+
+    def _average(self, turn: str) -> None:
+        """DDP does."""
+
+
+def _turns(recipe: Recipe, folder: str) -> None:
+    """The same weights, without a search and with the parameters of a turn alone."""
+    made = {}
+    for name, kind in {"known": Stepper, "searching": Searching}.items():
+        with patch("multicse.trainers.engine.loop.Stepper", kind):
+            made[name] = run(recipe.replace("run.output_dir", f"{folder}/{name}"))[2]
+    same_weights(made["known"].method, made["searching"].method)
+    stepper = made["known"].stepper
+    assert stepper.models.keys() == {"image", "audio", "text"}
+    for turn, model in stepper.models.items():
+        trained = {id(made["known"].method.get_parameter(name)) for name in stepper.trained[turn]}
+        assert {id(parameter) for parameter in model.parameters()} == trained
+        assert not model.find_unused_parameters
+    assert not any("word_embeddings" in name or "patches.audio" in name for name in stepper.trained["image"])
+    assert any("patches.image" in name for name in stepper.trained["image"])
+    assert any("word_embeddings" in name for name in stepper.trained["text"])
+
+
+def _changing(recipe: Recipe, folder: str) -> None:
+    """A turn that trains a parameter in some steps only is refused."""
+    encode = NonLingCSE.encode
+
+    def sometimes(method: NonLingCSE, stream: str, batch: Any) -> Any:
+        found = encode(method, stream, batch)
+        if stream == "image" and method.progress > 0:
+            found["views"] = found["views"] + method.heads["audio"](found["views"])
+        return found
+
+    with (
+        patch.object(NonLingCSE, "encode", sometimes),
+        pytest.raises(ValueError, match=r"turn 'image' of method 'nonling' gives heads\.audio.* a gradient"),
+    ):
+        run(recipe.replace("run.output_dir", f"{folder}/changing"))
+
+
+def _stop(rank: int) -> None:
+    """Only the first rank is asked, in a step in which nobody asks; both stop in the same one, at most ten later."""
+    question, calls = StopQuestion(), 0
+    with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as exchanged:
+        while not question(rank == 0 and calls >= 25, 2):
+            calls += 1
+    everyone: list[Any] = [None, None]
+    dist.all_gather_object(everyone, calls)
+    assert 25 <= calls <= 35 and everyone == [calls, calls]
+    assert exchanged.call_count <= 5
+
+
+def _worker(rank: int, folder: str) -> None:
+    LocalHost.rank, LocalHost.world_size = rank, 2
+    recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
+    _turns(recipe, f"{folder}/{rank}")
+    _changing(recipe, f"{folder}/{rank}")
+    _stop(rank)
+
+
+def test_two_workers(recipe: Recipe, tmp_path: Path) -> None:
+    quick = recipe.changed({"evaluation.select": None, "evaluation.final": (), "run.gradient_accumulation_steps": 2})
+    (tmp_path / "recipe.json").write_text(quick.to_json())
+    in_processes(_worker, tmp_path)
+
+
+def test_slow_steps_are_asked_after_each() -> None:
+    question, asked = StopQuestion(), 0
+    clock = iter(range(100))
+    torch_reduce = patch.object(dist, "all_reduce")
+    with patch("time.monotonic", lambda: float(next(clock))), torch_reduce as exchanged:
+        question._since = -1.0
+        for _ in range(5):
+            assert not question(False, 2)
+            asked += 1
+            assert exchanged.call_count == asked
+    assert torch.is_tensor(exchanged.call_args.args[0])

@@ -57,7 +57,9 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
 
 
 @torch.no_grad()
-def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+def pooled_layers(
+    model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling, host_mask: Tensor | None = None
+) -> Tensor:
     """Pool every layer of a Hugging Face model, without gradient; layer 0 is the embedding output.
 
     Args:
@@ -65,11 +67,12 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
         input_ids: Token ids, (B, L).
         attention_mask: 1 where a token counts, (B, L).
         pooling: Name of the pooling.
+        host_mask: The mask on the CPU, (B, L), if it is there.
 
     Returns:
         (B, l + 1, d).
     """
-    _, layers = token_states(model, input_ids, attention_mask, layers=True)
+    _, layers = token_states(model, input_ids, attention_mask, layers=True, host_mask=host_mask)
     return torch.stack([pool(states, (), attention_mask, pooling) for states in layers], 1)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -211,7 +212,8 @@ class AudioTextStream(CaptionedStream):
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
-        return Batch({"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors}, batch.keys)
+        tensors["spectrogram"] = self._features(batch["waveform"], batch["length"])
+        return replace(batch, tensors=tensors)
 
     def _features(self, waveform: Tensor, lengths: Tensor | None = None) -> Tensor:
         lengths = lengths if self.input.features == "kaldi" else None

@@ -176,7 +176,8 @@ def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
 def within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
     """One call for the padded batch, with a mask."""
     query, key, value = (
-        packing.unpack(states.transpose(1, 2).flatten(2)).unflatten(2, (states.shape[1], -1)).transpose(1, 2) for states in row
+        packing.unpack(states.transpose(1, 2).flatten(2)).unflatten(2, (states.shape[1], -1)).transpose(1, 2)
+        for states in row
     )
     seen = (packing.mask != 0)[:, None, None]
     if options["is_causal"]:
@@ -190,8 +191,8 @@ def token_states(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Token states (B, L, d) of a model's last layer, and with `layers` of the embeddings and every layer.
 
-    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L), and `host_mask` as in `Packing`. Nothing is computed for
-    padding where the model can be packed; the states there mean nothing.
+    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L), and `host_mask` as in `Packing`. Nothing is computed
+    for padding where the model can be packed; the states there mean nothing.
     """
     if can_pack(model):
         packing = Packing(mask, host_mask)

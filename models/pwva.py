@@ -44,8 +44,8 @@ def pwva(
 ) -> Tensor:
     """One augmented view of packed word vectors (GCLSR); call it once for every view.
 
-    On a CPU a vector that would not be kept is never computed, which changes no probability. A GPU computes all four kinds of
-    all words: the host would have to wait for it to know which words have which kind.
+    On a CPU a vector that would not be kept is never computed, which changes no probability. A GPU computes all four kinds
+    of all words: the host would have to wait for it to know which words have which kind.
 
     Args:
         words: float (N, d); N may be 0.
@@ -78,7 +78,7 @@ def pwva(
 
 
 def _drawn_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> Tensor:
-    """Kind of each word, (N,), of one uniform draw (N,) each: [0, partial) is cut in shares of `kinds`; above, a word stays."""
+    """Kind of each word, (N,), by one uniform draw (N,) each: [0, partial) is cut in shares of `kinds`; 4: a word stays."""
     total = sum(kinds)
     # Through accumulate, whose last value is the total: the last share ends at `partial` exactly.
     return torch.stack([draws.double() >= partial * (part / total) for part in accumulate(kinds)]).sum(0)

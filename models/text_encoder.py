@@ -246,9 +246,9 @@ class TextEncoder(SentenceEncoder):
 
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two, and so does `host_mask` (B, L), the mask on the CPU: with it a GPU is not
-        waited for. `padding` asks for the states of padding too, which otherwise mean
-        nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
+        attention_mask (B, L) goes with the first two, and so does `host_mask` (B, L), the mask on the CPU: with it a GPU is
+        not waited for. `padding` asks for the states of padding too, which otherwise mean nothing and cost nothing
+        (`token_states`). Only models in `STACKS` take patches.
         """
         layers = self.pooling in AVERAGED
         if patches is not None:
@@ -263,7 +263,9 @@ class TextEncoder(SentenceEncoder):
             mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
             if padding:
                 seen = mask
-                if can_pack(self.model) and mask.device.type != "cpu":  # of (B, L) transformers would wait to see if all are 1
+                if (
+                    can_pack(self.model) and mask.device.type != "cpu"
+                ):  # of (B, L) transformers would wait to see if all are 1
                     seen = (mask != 0)[:, None, None].expand(-1, 1, mask.shape[1], -1)
                 out = self.model(**model_kwargs(given), attention_mask=seen, output_hidden_states=layers)
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())

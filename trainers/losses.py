@@ -110,8 +110,8 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
     view1 (N, d) local; view2 (M, d) and labels (M,) of all workers. Positives (i itself among them) are summed inside
     one log and are absent from the denominator, so the loss can be negative.
 
-    Raises ValueError when the batch has one class only: the denominator is then empty. On a GPU, which would have to be waited
-    for, the loss is infinite instead, which stops a run.
+    Raises ValueError when the batch has one class only: the denominator is then empty. On a GPU, which would have to be
+    waited for, the loss is infinite instead, which stops a run.
     """
     if labels.device.type == "cpu" and (labels == labels[0]).all():
         raise ValueError(

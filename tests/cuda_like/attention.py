@@ -20,7 +20,9 @@ def register(library: torch.library.Library) -> None:
         library.impl(f"_{function.__name__}", function, "CPU")
 
 
-def texts(row: tuple[Tensor, ...], starts: Tensor, longest: int, p: float, causal: bool, scale: Any, seed: Tensor) -> Iterator[Text]:
+def texts(
+    row: tuple[Tensor, ...], starts: Tensor, longest: int, p: float, causal: bool, scale: Any, seed: Tensor
+) -> Iterator[Text]:
     """Yield of each text its place; q, k, v (H, L, d); softmax (H, L, L); and the factors of dropout, of the same shape."""
     assert starts.dtype == torch.int32 and int(starts[-1]) == len(row[0])
     generator = torch.Generator().manual_seed(int(seed))
@@ -48,7 +50,9 @@ def gradients(grad: Tensor, row: tuple[Tensor, ...], scale: Any, *how: Any) -> t
     for place, query, key, value, weights, factors in texts(row, *how):
         above = grad[place].transpose(0, 1).float()
         of_weights = above @ value.mT * factors
-        of_logits = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) * (scale or query.shape[-1] ** -0.5)
+        of_logits = (
+            weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True)) * (scale or query.shape[-1] ** -0.5)
+        )
         for to, part in zip(found, (of_logits @ key, of_logits.mT @ query, (weights * factors).mT @ above), strict=True):
             to[place] = part.transpose(0, 1).to(to)
     return found
@@ -70,8 +74,8 @@ def flash_attention_forward(
 
 
 def flash_attention_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, starts: Tensor, _: Tensor, longest: int, __: int,
-    p: float, causal: bool, random: Tensor, unused: Tensor, *, scale: float | None = None, **more: Any,
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, starts: Tensor, _: Tensor, longest: int,
+    __: int, p: float, causal: bool, random: Tensor, unused: Tensor, *, scale: float | None = None, **more: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     return gradients(grad, (q, k, v), scale, starts, longest, p, causal, scale, random)
 

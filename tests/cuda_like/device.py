@@ -128,7 +128,9 @@ def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if any(not isinstance(index, CudaTensor) for index in indices):
             RECORD.note("upload")
     elif ours and any(x.ndim for x in host):
-        raise RuntimeError(f"{func}: all tensors must be on one device, found {[(x.device.type, *x.shape) for x in tensors]}")
+        raise RuntimeError(
+            f"{func}: all tensors must be on one device, found {[(x.device.type, *x.shape) for x in tensors]}"
+        )
     values = {name: "cpu" if name == "device" and to == "cuda" else value for name, value in kwargs.items()}
     values |= {name: None for name in ("generator", "pin_memory") if name in values}
     on_cpu = lambda x: x.data_on_cpu if isinstance(x, CudaTensor) else x  # noqa: E731

@@ -113,9 +113,14 @@ def test_the_attention_for_other_devices_is_the_same(
     """With gradients. CUDA's kernels are written out, with what they demand of their arguments."""
     for name in ("flash", "efficient"):
         monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda rules, n=name: n == kernel)
-    packed, options = Packing(text(7, length=9)["attention_mask"][:, 0]), {"dropout_p": 0.0, "scale": 0.3, "is_causal": causal}
+    packed, options = (
+        Packing(text(7, length=9)["attention_mask"][:, 0]),
+        {"dropout_p": 0.0, "scale": 0.3, "is_causal": causal},
+    )
     row = tuple(states.detach().to(dtype).requires_grad_() for states in row_of(packed))
-    wanted = with_gradients(within_lengths, packed, tuple(states.detach().double().requires_grad_() for states in row), options)
+    wanted = with_gradients(
+        within_lengths, packed, tuple(states.detach().double().requires_grad_() for states in row), options
+    )
     with torch.library._scoped_library("aten", "IMPL") as library:
         attention.register(library)
         found = with_gradients(within, packed, row, options)
@@ -127,11 +132,13 @@ def test_the_attention_for_other_devices_is_the_same(
 @pytest.mark.parametrize("size", [8, 20, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> None:
-    """Against the padded batch; with dropout the gradient belongs to the same draws, as the output is linear in the values."""
+    """Against the padded batch. With dropout the gradient has the output's draws: the output is linear in the values."""
     mask = text(7, length=9)["attention_mask"][:, 0]
     mask[2] = 0
     packed, options = Packing(mask.cuda(), mask), {"dropout_p": 0.0, "scale": None, "is_causal": causal}
-    row = tuple(torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+    row = tuple(
+        torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
+    )
     found, wanted = (with_gradients(within, packed, row, options) for within in (within_offsets, within_padded))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 if dtype == torch.float32 else 5e-2)
     out = within_offsets(packed, row, {**options, "dropout_p": 0.3})

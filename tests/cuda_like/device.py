@@ -5,6 +5,7 @@ The process must have loaded the compiled `device.cpp` before torch.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import threading
@@ -39,17 +40,13 @@ WAITS = {
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 
 
-class Record(Counter[tuple[str, str]]):
-    """Number of waits and uploads by kind and line, while it is `on`."""
-
-    on = False
-
-    def note(self, kind: str) -> None:
-        if self.on:
-            self[kind, _line()] += 1
+RECORD = Counter[tuple[str, str]]()
+"""Number of waits and uploads so far, by kind and line."""
 
 
-RECORD = Record()
+def note(kind: str) -> None:
+    """Record a wait or an upload."""
+    RECORD[kind, _line()] += 1
 
 
 def _line() -> str:
@@ -93,6 +90,9 @@ class CudaTensor(Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def record_stream(self, stream: Any) -> None:
+        pass
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         copied = CudaTensor(copy.deepcopy(self.data_on_cpu.detach()))
         made = nn.Parameter(copied, self.requires_grad) if isinstance(self, nn.Parameter) else copied
@@ -113,20 +113,20 @@ def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func is aten._fused_sdp_choice.default:
         return 0  # the formula written out
     if func in WAITS and ours:
-        RECORD.note(f"wait: {func.overloadpacket.__name__}")
+        note(f"wait: {func.overloadpacket.__name__}")
     elif func is aten._to_copy.default or func is aten.copy_.default:
         target = to or ("cuda" if isinstance(args[0], CudaTensor) else "cpu")
         source = args[0] if func is aten._to_copy.default else args[1]
         if isinstance(source, CudaTensor) and target == "cpu":
-            RECORD.note("wait: copy to the host")
+            note("wait: copy to the host")
         elif not isinstance(source, CudaTensor) and target == "cuda":
-            RECORD.note("upload")
+            note("upload")
     elif func in INDEXED and ours:
         indices = [index for index in args[1] if index is not None]
         if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
-            RECORD.note("wait: index of booleans")
+            note("wait: index of booleans")
         if any(not isinstance(index, CudaTensor) for index in indices):
-            RECORD.note("upload")
+            note("upload")
     elif ours and any(x.ndim for x in host):
         raise RuntimeError(
             f"{func}: all tensors must be on one device, found {[(x.device.type, *x.shape) for x in tensors]}"
@@ -139,6 +139,16 @@ def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return result
     wrapped = tree_map(lambda x: CudaTensor(x) if isinstance(x, Tensor) and not isinstance(x, CudaTensor) else x, result)
     return return_and_correct_aliasing(func, args, kwargs, wrapped) if ours else wrapped
+
+
+class Done:
+    """A stream or an event, on which everything is done at once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
 
 
 class Cuda(TorchDispatchMode):
@@ -185,6 +195,9 @@ def install() -> None:
     torch.autograd.set_multithreading_enabled(False)
     torch.cuda._lazy_init = lambda: None
     torch.cuda.manual_seed_all = lambda seed: None
+    torch.cuda.Stream = torch.cuda.Event = torch.cuda.current_stream = Done  # type: ignore[assignment,misc]
+    torch.cuda.stream = torch.cuda.device = lambda *a: contextlib.nullcontext()  # type: ignore[assignment,misc]
+    Tensor.pin_memory = lambda tensor, *a: tensor  # type: ignore[method-assign]
     torch.cuda.is_bf16_supported = always
     torch.cuda.amp.common.amp_definitely_not_available = never
     torch.cuda.get_rng_state = lambda *a: torch.get_rng_state()

@@ -72,15 +72,14 @@ def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[s
     for precision in precisions:
         recipe = engine.recipe.replace("run.precision", precision)
         stepper, window = Stepper(recipe, engine.method, engine.host, engine.steps), Window(readers)
-        device.RECORD.clear()
-        for recorded in (False, True) if step == 0 else (True,):
-            device.RECORD.on = recorded
+        for _ in range(2 if step == 0 else 1):
+            before = device.RECORD.copy()
             stepper(step, readers, window)
             step += 1
             engine.method.after_step(step)
-        device.RECORD.on = False
+        events = [[*event, count] for event, count in (device.RECORD - before).items()]
         stepper.watch.check()
-        yield precision, {"events": [[*event, count] for event, count in device.RECORD.items()], "losses": alike}
+        yield precision, {"events": events, "record": sorted({line for _, line in device.RECORD}), "losses": alike}
     for reader in readers.values():
         reader.close()
 
@@ -100,7 +99,6 @@ def main() -> None:
                         print(json.dumps([name, precision, found]), flush=True)
                         left.remove(precision)
                 except Exception:
-                    device.RECORD.on = False
                     print(json.dumps([name, left.pop(0), {"error": traceback.format_exc(limit=-12)}]), flush=True)
 
 

@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 TORCH = Path(torch.__file__).parent
 PRECISIONS = ("fp32", "bf16", "fp16")
 SMOKE = [name for name in registry.NAMES if "smoke" in registry.load(name).RECIPES]
+TRAINED = {"encoder.vectors": "gclsr/vectors"}  # by the first row of GCLSR
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "simcse, chunks": ("simcse", {"run.mini_batch_size": 6}),
     "sgbert, one layer": ("sgbert", {"method.loss": "opt1"}),
@@ -31,9 +32,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "visualcse, released": ("visualcse", {"method.variant": "released"}),
     "mocoutrl, paper": ("mocoutrl", {"method.variant": "paper"}),
     "mocoutrl, released": ("mocoutrl", {"method.variant": "released"}),
-    "gclsr, paper": ("gclsr", {"method.variant": "paper"}),
-    "gclsr, nothing augmented": ("gclsr", {"method.partial": 0.0}),
-    "gclsr, redrawn": ("gclsr", {"encoder.unknown": "redrawn", "method.weighting": "softmax"}),
+    "gclsr, paper": ("gclsr", {**TRAINED, "method.variant": "paper"}),
+    "gclsr, nothing augmented": ("gclsr", {**TRAINED, "method.partial": 0.0}),
+    "gclsr, redrawn": ("gclsr", {**TRAINED, "encoder.unknown": "redrawn", "method.weighting": "softmax"}),
 }
 """Pipeline and settings of ways that the smoke recipes do not take; in one precision."""
 ON_DEVICE = {"audiocse", "clap", "cyclip", "multicse", "nonlingcse", "visualcse"}

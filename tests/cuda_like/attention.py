@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +14,9 @@ Text = tuple[slice, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 def register(library: torch.library.Library) -> None:
     """Give a library of the kind ``aten``, ``IMPL`` the four operators of the two kernels."""
-    for function in (flash_attention_forward, flash_attention_backward):
-        library.impl(f"_{function.__name__}", function, "CPU")
-    for function in (efficient_attention_forward, efficient_attention_backward):
+    flash: list[Callable[..., Any]] = [flash_attention_forward, flash_attention_backward]
+    efficient: list[Callable[..., Any]] = [efficient_attention_forward, efficient_attention_backward]
+    for function in flash + efficient:
         library.impl(f"_{function.__name__}", function, "CPU")
 
 

@@ -68,11 +68,11 @@ class CudaTensor(Tensor):
     """A tensor that reports the device `cuda:0`; `data_on_cpu` has its values."""
 
     data_on_cpu: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # below autograd
 
     @staticmethod
     def __new__(cls, data: Tensor) -> CudaTensor:
-        made: CudaTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: CudaTensor = Tensor._make_wrapper_subclass(
             cls,
             data.size(),
             strides=data.stride(),
@@ -99,7 +99,9 @@ class CudaTensor(Tensor):
         return memo.setdefault(id(self), made)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return call(func, args, kwargs or {})
 
 
@@ -206,8 +208,8 @@ def install() -> None:
     torch.backends.cuda.can_use_efficient_attention = lambda params, debug=False: kernels_of(params, "efficient")
     run = threading.Thread.run
 
-    def run_with_device(thread: threading.Thread) -> None:
+    def run_with_device(self: threading.Thread) -> None:
         with Cuda():
-            run(thread)
+            run(self)
 
     threading.Thread.run = run_with_device  # type: ignore[method-assign]

@@ -60,9 +60,9 @@ def found(tmp_path_factory: pytest.TempPathFactory, offline: Path) -> dict[tuple
     compiler, headers = shutil.which(os.environ.get("CXX", "c++")), TORCH / "include"
     if compiler is None or not headers.is_dir() or torch.version.cuda is not None:
         pytest.skip("needs a C++ compiler (CXX, c++) and a CPU build of torch with its headers")
-    library = tmp_path_factory.mktemp("device") / "device.so"
+    library, source = str(tmp_path_factory.mktemp("device") / "device.so"), str(HERE / "device.cpp")
     flags = ["-shared", "-fPIC", "-std=c++20", f"-I{headers}", f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}"]
-    subprocess.run([compiler, HERE / "device.cpp", *flags, "-ltorch_cpu", "-lc10", "-o", library], check=True)
+    subprocess.run([compiler, source, *flags, "-ltorch_cpu", "-lc10", "-o", library], check=True)
     run = [sys.executable, "-m", "tests.cuda_like.steps", library, json.dumps(ROWS)]
     paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     lines = subprocess.run(

@@ -136,7 +136,7 @@ def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> No
     mask = text(7, length=9)["attention_mask"][:, 0]
     mask[2] = 0
     packed, options = Packing(mask.cuda(), mask), {"dropout_p": 0.0, "scale": None, "is_causal": causal}
-    row = tuple(
+    row: Any = tuple(
         torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
     )
     found, wanted = (with_gradients(within, packed, row, options) for within in (within_offsets, within_padded))

@@ -58,8 +58,9 @@ def gradients(grad: Tensor, row: tuple[Tensor, ...], scale: Any, *how: Any) -> t
     return found
 
 
-def seed() -> Tensor:
-    return torch.randint(2**62, ())
+def seed(p: float) -> Tensor:
+    """Return what the backward repeats dropout from; without dropout no random number is drawn, as on CUDA."""
+    return torch.randint(2**62, ()) if p else torch.zeros((), dtype=torch.long)
 
 
 def flash_attention_forward(
@@ -68,7 +69,7 @@ def flash_attention_forward(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     assert q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and not debug
     assert all(states.ndim == 3 and states.stride(-1) == 1 for states in (q, k, v))
-    random = seed()
+    random = seed(p)
     out = attend((q, k, v), starts, longest, p, causal, scale, random)
     return out, q.new_zeros(q.shape[1], len(q), dtype=torch.float32), random, torch.zeros(()), q.new_zeros(0)
 
@@ -85,7 +86,7 @@ def efficient_attention_forward(
     mask: int, with_lse: bool = False, *, scale: float | None = None, **more: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     assert bias is None and all(states.ndim == 4 and len(states) == 1 and states.stride(-1) == 1 for states in (q, k, v))
-    random = seed()
+    random = seed(p)
     out = attend((q[0], k[0], v[0]), starts, longest, p, mask == 1, scale, random)[None]
     lse = q.new_zeros(1, q.shape[2], q.shape[1] if with_lse else 0, dtype=torch.float32)
     return out, lse, random, torch.zeros((), dtype=torch.long), longest, longest

@@ -122,9 +122,9 @@ class DualEncoder(SentenceEncoder):
         """Unit vectors (B, d) of tokenised texts (B, L)."""
         return self.texts(batch["input_ids"], batch["attention_mask"])
 
-    def texts(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The same; input_ids and attention_mask (B, L)."""
-        pooled = self.text.pooled(input_ids, attention_mask)
+    def texts(self, input_ids: Tensor, attention_mask: Tensor, host_mask: Tensor | None = None) -> Tensor:
+        """The same; input_ids and attention_mask (B, L), and the latter on the CPU if it is there."""
+        pooled = self.text.pooled(input_ids, attention_mask, host_mask)
         return _unit(self.text_projection(self.text.project(pooled)))
 
     def items(self, inputs: Tensor) -> Tensor:

@@ -23,26 +23,36 @@ STEPS = 2**16
 
 
 class Packing:
-    """Where the tokens of a batch (B, L) are in one row of T: texts of one length beside each other, shorter ones first.
+    """Where the tokens of a batch (B, L) are in one row of T.
 
-    mask (B, L) is 1 where a token counts. The order depends on the mask alone, so that a run can be repeated.
+    The order depends on the mask alone, so that a run can be repeated. On a CPU texts of one length are beside each other,
+    shorter ones first; elsewhere texts keep their order, so that everything is computed on the device.
+
+    Args:
+        mask: 1 where a token counts, (B, L).
+        host_mask: The mask on the CPU, (B, L). Without it, a GPU is waited for to know T.
     """
 
-    def __init__(self, mask: Tensor) -> None:
-        host = mask.cpu()  # a GPU is waited for here, and nowhere else
-        lengths, order = host.sum(1).sort(stable=True)
-        rows, columns = host[order].nonzero(as_tuple=True)
-        lengths = lengths[lengths > 0]
-        found, counts = lengths.unique_consecutive(return_counts=True)
-        self.shape = mask.shape
-        self.texts: list[tuple[int, int]] = list(zip(counts.tolist(), found.tolist(), strict=True))
-        """How many texts there are of each length: (count, length)."""
-        self.places = (order[rows] * mask.shape[1] + columns).to(mask.device)
+    def __init__(self, mask: Tensor, host_mask: Tensor | None = None) -> None:
+        self.mask, self.shape = mask, mask.shape
+        self.texts: list[tuple[int, int]] = []
+        """How many texts there are of each length, on a CPU: (count, length)."""
+        lengths = mask.sum(1)
+        if mask.device.type == "cpu":
+            lengths, order = lengths.sort(stable=True)
+            rows, columns = mask[order].nonzero(as_tuple=True)
+            found, counts = lengths[lengths > 0].unique_consecutive(return_counts=True)
+            self.texts = list(zip(counts.tolist(), found.tolist(), strict=True))
+            places = order[rows] * mask.shape[1] + columns
+        else:
+            places = first_true(mask, int((mask if host_mask is None else host_mask).sum()))
+            columns = places % mask.shape[1]
+        self.places = places
         """(T,), of each token in the flattened batch."""
-        self.positions = columns[None].to(mask.device)
+        self.positions = columns[None]
         """(1, T), of each token in its text."""
-        self.starts = F.pad(lengths.cumsum(0), (1, 0)).to(mask.device)
-        """Of every text in the row, and the row's end."""
+        self.starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        """Of every text in the row, and the row's end: (B + 1,)."""
 
     def pack(self, batch: Tensor) -> Tensor:
         """The tokens (1, T, ...) of (B, L, ...)."""
@@ -62,6 +72,14 @@ class Packing:
             counted = inputs.ne(padding).long()
             positions = self.pack(counted.cumsum(1) * counted) + padding
         return {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
+
+
+def first_true(mask: Tensor, count: int) -> Tensor:
+    """Find the first `count` places, (count,), at which the flattened mask is not 0.
+
+    If it is 0 at all others, places where it is 0 follow. `nonzero` would wait for a GPU to learn how many there are.
+    """
+    return (mask.flatten() == 0).argsort(stable=True)[:count]
 
 
 def model_kwargs(inputs: Tensor) -> dict[str, Tensor]:
@@ -109,7 +127,7 @@ def attention(
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling, "is_causal": causal}
     if packing is not None:
-        within = within_jagged if query.device.type == "cuda" else within_lengths
+        within = {"cpu": within_lengths, "cuda": within_offsets}.get(query.device.type, within_padded)
         return within(packing, (query, key, value), options), None
     if dropout and attention_mask is None and query.device.type == "cpu":
         return attend(query, key, value, options).transpose(1, 2), None
@@ -138,23 +156,49 @@ def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
     return torch.cat(parts)[None]
 
 
-def within_jagged(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """One call for all texts, for which torch has kernels of variable length on CUDA, with dropout in every precision."""
-    fewest, most = packing.texts[0][1], packing.texts[-1][1]
-    shape: dict[str, Any] = {"offsets": packing.starts, "min_seqlen": fewest, "max_seqlen": most}
-    tokens = (states[0].transpose(0, 1).contiguous() for states in row)
-    query, key, value = (torch.nested.nested_tensor_from_jagged(states, **shape).transpose(1, 2) for states in tokens)
-    return F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).values()[None]
+def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """One call for all texts, of the kernels of variable length that torch has for CUDA, in every precision.
+
+    They are called directly: a NestedTensor, from which torch calls them, costs more time on the host than the kernels take
+    on the GPU. The flash kernel takes half precision, the memory-efficient one every precision, and both take dropout. Where
+    torch does not allow them (its rules know the GPU and the size of the heads), the batch is padded.
+    """
+    p, causal, scale = options["dropout_p"], options["is_causal"], options["scale"]
+    flash = getattr(torch.ops.aten, "_flash_attention_forward", None)
+    efficient = getattr(torch.ops.aten, "_efficient_attention_forward", None)
+    rules = torch.backends.cuda.SDPAParams(*row, None, p, causal, False)
+    query, key, value = (states[0].transpose(0, 1) for states in row)  # (T, H, d)
+    offsets = packing.starts, packing.starts, packing.shape[1], packing.shape[1]
+    if flash and query.shape[-1] % 8 == 0 and torch.backends.cuda.can_use_flash_attention(rules):
+        return flash(query, key, value, *offsets, p, causal, False, scale=scale)[0][None]
+    if efficient and torch.backends.cuda.can_use_efficient_attention(rules):
+        return efficient(query[None], key[None], value[None], None, *offsets, p, int(causal), True, scale=scale)[0]
+    return within_padded(packing, row, options)
 
 
-def token_states(model: Any, inputs: Tensor, mask: Tensor, layers: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+def within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """One call for the padded batch, with a mask."""
+    query, key, value = (
+        packing.unpack(states.transpose(1, 2).flatten(2)).unflatten(2, (states.shape[1], -1)).transpose(1, 2)
+        for states in row
+    )
+    seen = (packing.mask != 0)[:, None, None]
+    if options["is_causal"]:
+        seen = seen & seen.new_ones(seen.shape[-1], seen.shape[-1]).tril()
+    out = F.scaled_dot_product_attention(query, key, value, seen, **{**options, "is_causal": False})
+    return packing.pack(out.transpose(1, 2))
+
+
+def token_states(
+    model: Any, inputs: Tensor, mask: Tensor, layers: bool = False, host_mask: Tensor | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Token states (B, L, d) of a model's last layer, and with `layers` of the embeddings and every layer.
 
-    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L). Nothing is computed for padding where the model can
-    be packed; the states there mean nothing.
+    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L), and `host_mask` as in `Packing`. Nothing is computed
+    for padding where the model can be packed; the states there mean nothing.
     """
     if can_pack(model):
-        packing = Packing(mask)
+        packing = Packing(mask, host_mask)
         out = model(**packing.arguments(model, inputs), output_hidden_states=layers)
         return packing.unpack(out.last_hidden_state), tuple(packing.unpack(states) for states in out.hidden_states or ())
 

@@ -66,7 +66,14 @@ def without_prompt(mask: Tensor, tokens: int) -> Tensor:
 
 
 @torch.no_grad()
-def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling, prompt_tokens: int = 0) -> Tensor:
+def pooled_layers(
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    pooling: Pooling,
+    prompt_tokens: int = 0,
+    host_mask: Tensor | None = None,
+) -> Tensor:
     """Pool every layer of a Hugging Face model, without gradient; layer 0 is the embedding output.
 
     Args:
@@ -75,11 +82,12 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
         attention_mask: 1 where a token counts, (B, L).
         pooling: Name of the pooling.
         prompt_tokens: First tokens of every row that are not pooled.
+        host_mask: The mask on the CPU, (B, L), if it is there.
 
     Returns:
         (B, l + 1, d).
     """
-    _, layers = token_states(model, input_ids, attention_mask, layers=True)
+    _, layers = token_states(model, input_ids, attention_mask, layers=True, host_mask=host_mask)
     mask = without_prompt(attention_mask, prompt_tokens)
     return torch.stack([pool(states, (), mask, pooling) for states in layers], 1)
 

@@ -8,6 +8,7 @@ given torch.Generator; it may live on any device, and one on the CPU gives the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Literal
 
@@ -43,7 +44,8 @@ def pwva(
 ) -> Tensor:
     """One augmented view of packed word vectors (GCLSR); call it once for every view.
 
-    A vector that would not be kept is never computed, which changes no probability.
+    On a CPU a vector that would not be kept is never computed, which changes no probability. A GPU computes all four kinds
+    of all words: the host would have to wait for it to know which words have which kind.
 
     Args:
         words: float (N, d); N may be 0.
@@ -58,33 +60,28 @@ def pwva(
     Returns:
         (N, d), a new tensor; words that are not changed are equal to the given ones, bit for bit.
     """
+    changes: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda own: gaussian_noise(own, generator, form, noise),
+        lambda own: random_zeros(own, generator, form, dropout),
+        lambda own: background_noise(own, generator, form),
+        lambda own: fourier(own, form),
+    )
     result = words.clone()
-    # One copy to the host: how many words each kind has must be known here, without a sync a kind.
-    draws = torch.rand(len(words), generator=generator, device=generator.device).cpu()
-    for kind, rows in enumerate(_rows_of_kinds(draws, kinds, partial)):
-        if not len(rows):
-            continue
-        rows = rows.to(words.device)
-        own = words.index_select(0, rows)
-        if kind == 0:
-            changed = gaussian_noise(own, generator, form, noise)
-        elif kind == 1:
-            changed = random_zeros(own, generator, form, dropout)
-        elif kind == 2:
-            changed = background_noise(own, generator, form)
-        else:
-            changed = fourier(own, form)
-        result.index_copy_(0, rows, changed)
+    draws = torch.rand(len(words), generator=generator, device=generator.device).to(words.device)
+    drawn = _drawn_kinds(draws, kinds, partial)
+    for kind, change in enumerate(changes):
+        if words.device.type != "cpu":
+            result = torch.where((drawn == kind)[:, None], change(words), result)
+        elif len(rows := (drawn == kind).nonzero()[:, 0]):
+            result.index_copy_(0, rows, change(words.index_select(0, rows)))
     return result
 
 
-def _rows_of_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> list[Tensor]:
-    """Rows of each kind, of one uniform draw (N,) a word: [0, partial) is cut in shares of `kinds`, above a word stays."""
+def _drawn_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> Tensor:
+    """Kind of each word, (N,), by one uniform draw (N,) each: [0, partial) is cut in shares of `kinds`; 4: a word stays."""
     total = sum(kinds)
     # Through accumulate, whose last value is the total: the last share ends at `partial` exactly.
-    cuts = torch.tensor([partial * (part / total) for part in accumulate(kinds)], dtype=torch.float64)
-    kind = torch.searchsorted(cuts, draws.double(), right=True)
-    return [(kind == number).nonzero()[:, 0] for number in range(len(kinds))]
+    return torch.stack([draws.double() >= partial * (part / total) for part in accumulate(kinds)]).sum(0)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
 from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
-from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
+from multicse.models.packing import Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.text_folders import (
@@ -219,12 +219,12 @@ class TextEncoder(SentenceEncoder):
         vectors = vectors if self.head_only_trains else self.project(vectors)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
-    def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def pooled(self, input_ids: Tensor, attention_mask: Tensor, host_mask: Tensor | None = None) -> Tensor:
         """``outputs(...).pooled`` (B, d); of CLIP's text transformer the last layer is computed for one token of each text
         only."""
         if self.pooling != "eot" or self.config.model_type != "clip_text_model" or not layers_can_pack(self.model):
-            return self.outputs(input_ids, attention_mask).pooled
-        packing = Packing(attention_mask)
+            return self.outputs(input_ids, attention_mask, host_mask=host_mask).pooled
+        packing = Packing(attention_mask, host_mask)
         hidden = packing.pack(self.model.embeddings(input_ids))
         *layers, last = self.model.encoder.layers
         for layer in layers:
@@ -240,13 +240,15 @@ class TextEncoder(SentenceEncoder):
         inputs_embeds: Tensor | None = None,
         patches: Tensor | None = None,
         padding: bool = False,
+        host_mask: Tensor | None = None,
     ) -> EncoderOutput:
         """Everything the transformer says about one of three inputs.
 
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two. `padding` asks for the states of padding too, which otherwise mean
-        nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
+        attention_mask (B, L) goes with the first two, and so does `host_mask` (B, L), the mask on the CPU: with it a GPU is
+        not waited for. `padding` asks for the states of padding too, which otherwise mean nothing and cost nothing
+        (`token_states`). Only models in `STACKS` take patches.
         """
         layers = self.pooling in AVERAGED
         if patches is not None:
@@ -260,10 +262,14 @@ class TextEncoder(SentenceEncoder):
             assert given is not None  # one of the three
             mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
             if padding:
-                out = self.model(**model_kwargs(given), attention_mask=mask, output_hidden_states=layers)
+                seen = mask
+                if can_pack(self.model) and mask.device.type != "cpu":
+                    # Of a mask (B, L) transformers would wait to see whether all of it is 1.
+                    seen = (mask != 0)[:, None, None].expand(-1, 1, mask.shape[1], -1)
+                out = self.model(**model_kwargs(given), attention_mask=seen, output_hidden_states=layers)
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
-                tokens, hidden = token_states(self.model, given, mask, layers)
+                tokens, hidden = token_states(self.model, given, mask, layers, host_mask)
         return EncoderOutput(pool(tokens, hidden, without_prompt(mask, self.prompt_tokens), self.pooling), tokens)
 
     def save(self, folder: str) -> None:

@@ -213,10 +213,15 @@ class WordModel(nn.Module):
         size = len(self.table)
         vectors = self.table[(ids - 1).clamp(0, size - 1)]
         missing = ids > size
-        hashes = ids[missing] - (size + 1)
+        on_cpu = ids.device.type == "cpu"  # a GPU makes vectors of all words: it would be waited for to know which have none
+        hashes = (ids[missing] if on_cpu else ids) - (size + 1)
         if self.training and self.unknown == "redrawn":
             hashes = hashes ^ torch.randint(1 << 55, hashes.shape, device=ids.device)
-        vectors[missing] = hashed_vectors(hashes, self.dim).to(vectors)
+        made = hashed_vectors(hashes, self.dim).to(vectors)
+        if on_cpu:
+            vectors[missing] = made
+        else:
+            vectors = torch.where(missing[..., None], made, vectors)
         return vectors.to(self.cnn.biases[0].dtype)
 
     def attended(self, words: Tensor, mask: Tensor) -> Tensor:

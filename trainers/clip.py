@@ -156,10 +156,10 @@ class CLIP(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``texts`` (B, V, d), all views in one forward, and for pairs ``items`` (B, d); unit vectors."""
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        if ids.shape[1] == 1 and (stream == "nli_sentences" or "captions" in self.config.weights):
-            ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)  # two dropout masks
-        texts = self.sentence_encoder.texts(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+        tokens = list(batch.texts())
+        if tokens[0].shape[1] == 1 and (stream == "nli_sentences" or "captions" in self.config.weights):
+            tokens = [tensor.expand(-1, 2, -1) for tensor in tokens]  # two dropout masks
+        texts = self.sentence_encoder.texts(*(t.flatten(0, 1) for t in tokens)).unflatten(0, tokens[0].shape[:2])
         if stream != "pairs":
             return {"texts": texts}
         inputs = batch[self.FIELDS[self.config.tower.modality]][:, 0]

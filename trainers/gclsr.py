@@ -151,8 +151,11 @@ class GCLSR(Method):
     def _view(self, ids: Tensor, mask: Tensor) -> Tensor:
         words = self.sentence_encoder.look_up(ids)
         if self.config.augmentation == "pwva":
-            there = mask.bool()
-            words[there] = self._augmented(words[there])
+            if words.device.type == "cpu":
+                there = mask.bool()
+                words[there] = self._augmented(words[there])
+            else:  # padding as well, which is not looked at: a GPU would be waited for to leave it out
+                words = self._augmented(words.flatten(0, 1)).view_as(words)
         return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
 
     def _augmented(self, words: Tensor) -> Tensor:

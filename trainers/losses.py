@@ -58,7 +58,10 @@ def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
     covariance = (rows - mean).T @ (rows - mean) / max(1, len(rows) - 1)
     size = covariance.diagonal().mean()
     identity = torch.eye(len(mean), dtype=z.dtype, device=z.device)
-    root = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * size * identity)
+    matrix = (1 - shrinkage) * covariance + shrinkage * size * identity
+    # A GPU would be waited for to raise an error. There the loss is NaN, which stops a run.
+    root, failed = torch.linalg.cholesky_ex(matrix, check_errors=matrix.device.type == "cpu")
+    root = torch.where(failed == 0, root, torch.nan)
     return torch.linalg.solve_triangular(root, (z - mean).flatten(0, -2).T, upper=False).T.unflatten(0, z.shape[:-1])
 
 
@@ -90,8 +93,8 @@ def simcse(
     logits = cosine_similarity(z1, z2) / temperature
     if z3 is not None:
         hard = cosine_similarity(z1, z3) / temperature
-        weight = torch.zeros_like(hard).index_put((own, own + offset), hard.new_tensor(hard_negative_log_weight))
-        logits = torch.cat([logits, hard + weight], dim=1)
+        itself = own[:, None] + offset == torch.arange(hard.shape[1], device=hard.device)
+        logits = torch.cat([logits, hard + itself.to(hard) * hard_negative_log_weight], dim=1)
     return F.cross_entropy(logits, own + offset)
 
 
@@ -107,9 +110,10 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
     view1 (N, d) local; view2 (M, d) and labels (M,) of all workers. Positives (i itself among them) are summed inside
     one log and are absent from the denominator, so the loss can be negative.
 
-    Raises ValueError when the batch has one class only: the denominator is then empty.
+    Raises ValueError when the batch has one class only: the denominator is then empty. On a GPU, which would have to be
+    waited for, the loss is infinite instead, which stops a run.
     """
-    if (labels == labels[0]).all():
+    if labels.device.type == "cpu" and (labels == labels[0]).all():
         raise ValueError(
             f"supcon_eq4: all {len(labels)} samples of the batch have label {labels[0].item()}, and equation 4 divides "
             "by the samples of other classes. Use a larger batch, shuffle the stream, or choose variant 'fixed'."
@@ -145,7 +149,9 @@ def nt_xent(anchors: Tensor, candidates: Tensor, temperature: float = 0.07, offs
 
 def released_targets(labels: Tensor) -> Tensor:
     """Rank of each label (M,) among the sorted distinct labels of the batch: [7, 3, 7, 5] -> [2, 0, 2, 1]."""
-    return torch.unique(labels, return_inverse=True)[1]
+    ordered, order = labels.sort()  # `torch.unique` would wait for a GPU
+    ranks = F.pad((ordered.diff() != 0).cumsum(0), (1, 0))
+    return torch.zeros_like(ranks).scatter(0, order, ranks)
 
 
 @full_precision
@@ -332,21 +338,21 @@ def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: floa
     return ((target - s).square().sum(1) - (target - a).square().sum(1) + margin).relu()
 
 
-def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor) -> Tensor | None:
+def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor, otherwise: Tensor) -> Tensor:
     """What the released MoCoUTRL computes as its token loss. DEFECTIVE, kept only to reproduce it [errata 6.3].
 
     The places at which original and antonym sentence differ are listed over the batch; they should be one a triplet, and
     all are read in the *first* triplet, whose states there are drawn to the dictionary's rows of the tokens there, that of
     the antonym sentence with its sign turned.
 
-    states (B, 3, L, d) of x, x+, x- and ids (B, 3, L); dictionary (V, d). None where the list has not B places (a replaced
-    word of several sub-tokens, after which all others are elsewhere): the code takes the sentence loss once more.
+    states (B, 3, L, d) of x, x+, x- and ids (B, 3, L); dictionary (V, d). If the list has not B places (a replaced word of
+    several sub-tokens, after which all others are elsewhere), `otherwise`: the code takes the sentence loss once more.
     """
-    places = (ids[:, 0] != ids[:, 2]).nonzero()[:, 1]
-    if len(places) != len(ids):
-        return None
-    signs = states.new_tensor([1.0, 1.0, -1.0])[:, None, None]
-    return F.mse_loss(states[0, :, places] * signs, F.embedding(ids[0, :, places], dictionary))
+    differs = ids[:, 0] != ids[:, 2]
+    places = (~differs).flatten().argsort(stable=True)[: len(ids)] % ids.shape[2]  # `nonzero` would wait for a GPU
+    signs = 1 - 2 * (torch.arange(3, device=ids.device) == 2).to(states)[:, None, None]
+    loss = F.mse_loss(states[0, :, places] * signs, F.embedding(ids[0, :, places], dictionary))
+    return torch.where(differs.sum() == len(ids), loss, otherwise)
 
 
 def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005 / 3) -> Tensor:

@@ -140,7 +140,7 @@ class MoCoUTRL(Method):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens; or all
         token states (B, 3, L, d) for the token loss `rows`, since only the whole batch says where it reads."""
-        ids, mask, marks = (batch[name] for name in ("input_ids", "attention_mask", "word_mask"))
+        (ids, mask, host_mask), marks = batch.texts(), batch["word_mask"]
         if self.choices.mean_with_padding:
             ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)
             mask, marks = _padded(mask), _padded(marks)
@@ -152,7 +152,10 @@ class MoCoUTRL(Method):
             words = torch.cat([self.table(ids[:, :1]), views], 1)
         rows, whole = self.choices.token_loss == "rows", self.choices.mean_with_padding
         out = self.sentence_encoder.outputs(
-            inputs_embeds=words.flatten(0, 1), attention_mask=mask.flatten(0, 1), padding=rows or whole
+            inputs_embeds=words.flatten(0, 1),
+            attention_mask=mask.flatten(0, 1),
+            padding=rows or whole,
+            host_mask=host_mask.flatten(0, 1),
         )
         pooled = out.tokens.mean(1) if whole else out.pooled
         at_word = out.tokens if rows else mean_of_marked(out.tokens, marks.flatten(0, 1))
@@ -176,8 +179,7 @@ class MoCoUTRL(Method):
         """The token loss: the mean over all samples that have their word in all three views, of all workers."""
         ids, marks = batch["input_ids"], batch["word_mask"]
         if self.choices.token_loss == "rows":
-            found = losses.token_rows(w, ids, self.dictionary)
-            return long + 0.0 * w.sum() if found is None else found  # DDP wants a gradient for the projector, too
+            return losses.token_rows(w, ids, self.dictionary, long)
         target = mean_of_marked(F.embedding(ids[:, 0], self.dictionary), marks[:, 0])
         if self.choices.perturbation:
             target = losses.gaussian_shell(target)

@@ -124,7 +124,7 @@ class MultiCSE(NonLingCSE):
         pooled = self.pooled(batch)
         found = {"views": self.projected(pooled), "pooled": pooled}
         if self.guide is not None:
-            own = self.guide.views(pooled[:, 0], batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+            own = self.guide.views(pooled[:, 0], *(tensor[:, 0] for tensor in batch.texts()))
             found["guided"] = self.guide.head(own)
         return found
 

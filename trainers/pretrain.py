@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import FreshEncoder
+from multicse.models.packing import first_true
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.method import Method, MethodConfig, StepOutput
 
@@ -36,6 +38,8 @@ class MaskedLM(Method):
     """One stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
     sentence_encoder: TextEncoder
+    special: Tensor
+    """Ids of the special tokens, which are not masked."""
 
     def __init__(self, encoder: TextEncoder, config: MaskedLMConfig) -> None:
         super().__init__()
@@ -44,22 +48,28 @@ class MaskedLM(Method):
         first = nn.Linear(width, width)
         self.transform = nn.Sequential(first, nn.GELU(), nn.LayerNorm(width))
         self.bias = nn.Parameter(torch.zeros(len(encoder.tokenizer)))
+        self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
         nn.init.eye_(first.weight)
         nn.init.zeros_(first.bias)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``loss`` and ``correct`` (B,): sums over a sentence's chosen tokens; ``chosen`` (B,): how many there are."""
-        ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
-        tokenizer = self.sentence_encoder.tokenizer
-        masked, chosen = mask_tokens(
-            ids, self.settings.mask_probability, tokenizer.mask_token_id, len(tokenizer), tokenizer.all_special_ids
-        )
-        states = self.sentence_encoder.outputs(masked, mask).tokens[chosen]
+        ids, mask, host_mask = (tensor[:, 0] for tensor in batch.texts())
+        tokenizer, share = self.sentence_encoder.tokenizer, self.settings.mask_probability
+        masked, chosen = mask_tokens(ids, share, tokenizer.mask_token_id, len(tokenizer), self.special)
+        if ids.device.type == "cpu":
+            count = int(chosen.sum())
+        else:  # a GPU would be waited for to count them; more than the mean and ten standard deviations are never chosen
+            tokens = int(host_mask.sum())
+            count = min(tokens, math.ceil(tokens * share + 10 * math.sqrt(tokens * share) + 10))
+        places = first_true(chosen, count)
+        counts, targets = chosen.flatten()[places], ids.flatten()[places]
+        states = self.sentence_encoder.outputs(masked, mask, host_mask=host_mask).tokens.flatten(0, 1)[places]
         words = self.sentence_encoder.model.get_input_embeddings().weight
         logits = F.linear(self.transform(states), words, self.bias).float()  # output weights tied to the input's
-        rows = chosen.nonzero()[:, 0]
-        loss = F.cross_entropy(logits, ids[chosen], reduction="none")
-        correct = (logits.argmax(-1) == ids[chosen]).float()
+        rows = places // ids.shape[1]
+        loss = F.cross_entropy(logits, targets, reduction="none") * counts
+        correct = (logits.argmax(-1) == targets).float() * counts
         zeros = loss.new_zeros(len(ids))
         return {
             "loss": zeros.index_add(0, rows, loss),
@@ -73,12 +83,13 @@ class MaskedLM(Method):
         return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
 
 
-def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: list[int]) -> tuple[Tensor, Tensor]:
+def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens (B, L) with a share replaced, and which were chosen (B, L): 80 % by [MASK], 10 % by a random token, 10 % kept.
+    Those of `special` (S,) are not chosen.
 
     Randomness is torch's global generator, which the engine seeds for every step.
     """
-    ordinary = ~torch.isin(ids, torch.tensor(special, device=ids.device))
+    ordinary = ~torch.isin(ids, special)
     chosen = (torch.rand(ids.shape, device=ids.device) < probability) & ordinary
     fate = torch.rand(ids.shape, device=ids.device)
     masked = torch.where(chosen & (fate < 0.8), mask_id, ids)

@@ -113,10 +113,10 @@ class SelfGuidance(nn.Module):
             part.train(mode)
         return self
 
-    def views(self, c: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+    def views(self, c: Tensor, ids: Tensor, mask: Tensor, host_mask: Tensor) -> Tensor:
         """Before f: vectors c (B, d) and their positives, layers of BERT_F for the tokens ids, mask (B, L): (B, 1 + K, d),
         K layers for SG-OPT, else 1."""
-        layers = pooled_layers(self.teacher, ids, mask, self.pooling, self.prompt_tokens)
+        layers = pooled_layers(self.teacher, ids, mask, self.pooling, self.prompt_tokens, host_mask)
         h = layers[:, self.config.first_layer :]  # h_ik
         if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
             picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
@@ -169,12 +169,12 @@ class SGBERT(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
-        ids, mask = batch["input_ids"], batch["attention_mask"]
+        texts = batch.texts()
         if self.config.positive == "translation":  # both texts through BERT_T
-            views = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+            views = self.sentence_encoder.pooled(*(t.flatten(0, 1) for t in texts)).unflatten(0, texts[0].shape[:2])
         else:
-            c = self.sentence_encoder.pooled(ids[:, 0], mask[:, 0])
-            views = self.guide.views(c, ids[:, -1], mask[:, -1])
+            c = self.sentence_encoder.pooled(*(tensor[:, 0] for tensor in texts))
+            views = self.guide.views(c, *(tensor[:, -1] for tensor in texts))
         z = self.guide.head(views)  # one call: the gradient of its large weights is made once
         return {"c": z[:, 0], "h": z[:, 1:]}
 

@@ -62,8 +62,8 @@ class SimCSE(Method):
 
     def pooled(self, batch: Batch) -> Tensor:
         """Views (B, V, d) before the head. All go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
-        ids, mask = (self._views(batch[name]) for name in ("input_ids", "attention_mask"))
-        return self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+        texts = [self._views(tensor) for tensor in batch.texts()]
+        return self.sentence_encoder.pooled(*(tensor.flatten(0, 1) for tensor in texts)).unflatten(0, texts[0].shape[:2])
 
     def projected(self, pooled: Tensor) -> Tensor:
         """The same views (B, V, d) behind it."""

@@ -41,6 +41,8 @@ class Batch:
 
     tensors: dict[str, Tensor]
     keys: list[str] = field(default_factory=list)
+    host_mask: Tensor | None = None
+    """``attention_mask`` on the CPU, of a batch that is on another device."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -53,15 +55,25 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with every tensor on `device`; from pinned memory the host does not wait for the copies."""
-        return replace(self, tensors={name: t.to(device, non_blocking=True) for name, t in self.tensors.items()})
+        moved = {name: t.to(device, non_blocking=True) for name, t in self.tensors.items()}
+        return replace(self, tensors=moved, host_mask=self.texts()[2] if "attention_mask" in self else None)
 
     def pin_memory(self) -> Batch:
         """Return the batch with every tensor in memory that a GPU can read itself."""
         return replace(self, tensors={name: t.pin_memory() for name, t in self.tensors.items()})
 
+    def texts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``input_ids`` and ``attention_mask``, (B, V, L), and the mask once more, on the CPU.
+
+        The last one tells how many tokens there are without waiting for a GPU.
+        """
+        mask = self["attention_mask"]
+        return self["input_ids"], mask, mask if self.host_mask is None else self.host_mask
+
     def rows(self, start: int, stop: int) -> Batch:
         """The samples from `start` up to `stop`, or to the end if there are fewer."""
-        return Batch({name: t[start:stop] for name, t in self.tensors.items()}, self.keys[start:stop])
+        host_mask = None if self.host_mask is None else self.host_mask[start:stop]
+        return Batch({name: t[start:stop] for name, t in self.tensors.items()}, self.keys[start:stop], host_mask)
 
     def replace(self, **tensors: Tensor) -> Batch:
         """The same batch with some tensors replaced or added."""

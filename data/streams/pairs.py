@@ -211,7 +211,8 @@ class AudioTextStream(CaptionedStream):
 
     def on_device(self, batch: Batch) -> Batch:
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
-        return replace(batch, tensors={"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors})
+        tensors["spectrogram"] = self._features(batch["waveform"], batch["length"])
+        return replace(batch, tensors=tensors)
 
     def _features(self, waveform: Tensor, lengths: Tensor | None = None) -> Tensor:
         lengths = lengths if self.input.features == "kaldi" else None

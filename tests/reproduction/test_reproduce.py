@@ -236,7 +236,8 @@ def test_the_grid_of_clap_searches_the_weights_that_a_model_has(tmp_path: Path) 
     expected = {"CLAP": 0, "CLAPs": 3, "CyCLAP": 9, "CyCLAPs": 27}
     assert sizes == {label: expected[label.partition(",")[0]] for label in rows}
     tried = runs.candidates_of(rows["CyCLAPs, repaired"], table, paper).values()
-    weights = {(one.method.i_cyclic, one.method.c_cyclic, one.method.captions) for one in tried}
+    names = ("method.i_cyclic", "method.c_cyclic", "method.captions")
+    weights = {tuple(one.flat()[name] for name in names) for one in tried}
     assert weights == set(itertools.product((0.1, 0.25, 0.5), repeat=3))
     assert runs.candidates_of(rows["CyCLAPs, repaired"], table, small_scale) == {}
 
@@ -258,8 +259,8 @@ def test_rows_that_a_seed_changes() -> None:
 def test_variants_of_a_row() -> None:
     """Equal variants share a row, each is compared in its own variant, and what is refused says why."""
     own = {"method.loss": "opt2"}
-    rows = (Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base", {"method.loss": "sg"}), Row("x", model="m"))
-    rows = (*rows, Row("opt2", "sgbert/bert-base", own, variants=("as released", "repaired")), Row("s", "simcse/bert-base"))
+    rows = [Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base", {"method.loss": "sg"}), Row("x", model="m")]
+    rows += [Row("opt2", "sgbert/bert-base", own, variants=("as released", "repaired")), Row("s", "simcse/bert-base")]
     found = {row.label: row for row in in_variants(rows, "SG-OPT", ("sgbert",))}
     both, released = "as printed and repaired", "as released"
     labels = [f"{label}, {how}" for label in ("SG-OPT", "SG") for how in (both, released)]

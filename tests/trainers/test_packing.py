@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from multicse.data.streams.base import Batch
 from multicse.models import packing
-from multicse.models.packing import Packing, drop, within_jagged, within_lengths
+from multicse.models.packing import Packing, drop, within_lengths, within_offsets, within_padded
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.method import Method
@@ -22,6 +22,7 @@ from multicse.trainers.nonling import NonLingCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import SimCSEConfig
+from tests.cuda_like import attention
 from tests.models import tiny_encoder
 from tests.trainers.test_clip import VIT, ended, text_config
 from tests.trainers.test_methods import AUDIO, IMAGE
@@ -91,14 +92,59 @@ def row_of(packed: Packing) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-def test_the_attention_for_cuda_is_the_same() -> None:
-    """torch also carries it out on a CPU, slowly and not for causal models; with gradients."""
-    row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
-    found = []
-    for within in (within_lengths, within_jagged):
-        out = within(packed, row, {"scale": 0.3})
-        found.append((out, *torch.autograd.grad(out.square().sum(), row)))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+def with_gradients(within: Any, packed: Packing, row: Any, options: dict[str, Any]) -> tuple[Tensor, ...]:
+    out = within(packed, row, options)
+    return tuple(part.double() for part in (out, *torch.autograd.grad(out.square().sum(), row)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("within", "kernel", "dtype", "tolerance"),
+    [
+        (within_padded, "", torch.float64, 1e-10),
+        (within_offsets, "", torch.float64, 1e-10),  # neither kernel takes these: the batch is padded
+        (within_offsets, "efficient", torch.float32, 1e-5),
+        (within_offsets, "flash", torch.bfloat16, 5e-2),
+    ],
+)
+def test_the_attention_for_other_devices_is_the_same(
+    within: Any, kernel: str, dtype: torch.dtype, tolerance: float, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With gradients. CUDA's kernels are written out, with what they demand of their arguments."""
+    for name in ("flash", "efficient"):
+        monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda rules, n=name: n == kernel)
+    packed, options = (
+        Packing(text(7, length=9)["attention_mask"][:, 0]),
+        {"dropout_p": 0.0, "scale": 0.3, "is_causal": causal},
+    )
+    row = tuple(states.detach().to(dtype).requires_grad_() for states in row_of(packed))
+    wanted = with_gradients(
+        within_lengths, packed, tuple(states.detach().double().requires_grad_() for states in row), options
+    )
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        attention.register(library)
+        found = with_gradients(within, packed, row, options)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [8, 20, 64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> None:
+    """Against the padded batch. With dropout the gradient has the output's draws: the output is linear in the values."""
+    mask = text(7, length=9)["attention_mask"][:, 0]
+    mask[2] = 0
+    packed, options = Packing(mask.cuda(), mask), {"dropout_p": 0.0, "scale": None, "is_causal": causal}
+    row: Any = tuple(
+        torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
+    )
+    found, wanted = (with_gradients(within, packed, row, options) for within in (within_offsets, within_padded))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 if dtype == torch.float32 else 5e-2)
+    out = within_offsets(packed, row, {**options, "dropout_p": 0.3})
+    weights = torch.randn_like(out)
+    by_value = torch.autograd.grad(out, row[2], weights)[0]
+    torch.testing.assert_close((by_value * row[2]).sum(), (out * weights).sum(), rtol=0.05, atol=0.5)
 
 
 def test_dropout_within_texts_is_that_of_the_written_formula() -> None:

@@ -1,0 +1,106 @@
+"""Steps of training on a GPU that is not there; prints what each did that a step must not do.
+
+    python -m tests.cuda_like.steps LIBRARY ROWS
+
+LIBRARY is the compiled `device.cpp`; ROWS is JSON: name -> [pipeline, settings, precisions].
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before torch, which looks once
+
+import torch  # noqa: E402
+
+from benchmarks.speed.engine import NOT_TRAINED  # noqa: E402
+from multicse.data.streams.base import Batch  # noqa: E402
+from multicse.pipelines import cli, registry  # noqa: E402
+from multicse.trainers.engine.checkpoint import Store  # noqa: E402
+from multicse.trainers.engine.hosts import LocalHost  # noqa: E402
+from multicse.trainers.engine.loop import Engine  # noqa: E402
+from multicse.trainers.engine.step import Stepper, Window  # noqa: E402
+from multicse.trainers.engine.text_fit import prepare  # noqa: E402
+from multicse.trainers.method import Method  # noqa: E402
+from tests.cuda_like import attention, device  # noqa: E402
+
+Found = dict[str, Any]
+
+
+def made(name: str, pipeline: str, settings: dict[str, Any]) -> Engine:
+    """Return the engine of a pipeline's smoke recipe with some settings, on the CPU."""
+    module = registry.load(pipeline)
+    recipe = module.RECIPES["smoke"]().changed({**NOT_TRAINED, **settings, "run.output_dir": name, "run.num_workers": 0})
+    cli.prepare(recipe)
+    recipe = registry.started(module, recipe)
+    prepare(recipe)
+    host = LocalHost(Store(f"{name}/checkpoint"))
+    host.device = torch.device("cpu")
+    return Engine(recipe, host, None)
+
+
+def losses(method: Method, turns: list[dict[str, Batch]]) -> dict[str, float]:
+    """Return the losses of all turns without dropout, and the norm of their gradient."""
+    method.eval()
+    torch.manual_seed(0)
+    found = [method(batches).losses for batches in turns]
+    torch.stack([value.float() for values in found for value in values.values()]).sum().backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in method.parameters() if p.grad is not None])
+    method.zero_grad()
+    return {name: float(value) for values in (*found, {"gradient": norm}) for name, value in values.items()}
+
+
+def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[str]) -> Iterator[tuple[str, Found]]:
+    """Yield of each precision what a step did. One before makes what stays for good, such as tables on the device."""
+    engine = made(name, pipeline, settings)
+    readers, cpu = engine._readers(), torch.device("cpu")
+    turns = [
+        {stream: readers[stream].on_device(next(readers[stream]), cpu, 0) for stream in streams}
+        for streams in engine.recipe.method.turns().values()
+    ]
+    alike = [losses(engine.method, turns)]
+    engine.host.device = device.DEVICE
+    device.to_device(engine.method)
+    moved = [{stream: batch.to(device.DEVICE) for stream, batch in batches.items()} for batches in turns]
+    alike.append(losses(engine.method, moved))
+    step = 0
+    for precision in precisions:
+        recipe = engine.recipe.replace("run.precision", precision)
+        stepper, window = Stepper(recipe, engine.method, engine.host, engine.steps), Window(readers)
+        for _ in range(2 if step == 0 else 1):
+            before = device.RECORD.copy()
+            stepper(step, readers, window)
+            step += 1
+            engine.method.after_step(step)
+        events = [[*event, count] for event, count in (device.RECORD - before).items()]
+        stepper.watch.check()
+        yield precision, {"events": events, "record": sorted({line for _, line in device.RECORD}), "losses": alike}
+    for reader in readers.values():
+        reader.close()
+
+
+def main() -> None:
+    """Print a line of JSON for each row and precision: name, precision, and what was found, or an error."""
+    torch.set_num_threads(1)
+    library = torch.library.Library("aten", "IMPL")
+    attention.register(library)
+    device.install()
+    with device.Cuda():
+        for name, (pipeline, settings, precisions) in json.loads(sys.argv[2]).items():
+            left = list(precisions)
+            while left:
+                try:
+                    for precision, found in steps(name, pipeline, settings, list(left)):
+                        print(json.dumps([name, precision, found]), flush=True)
+                        left.remove(precision)
+                except Exception:
+                    print(json.dumps([name, left.pop(0), {"error": traceback.format_exc(limit=-12)}]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

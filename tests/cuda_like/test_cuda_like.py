@@ -1,0 +1,95 @@
+"""A step of every method on a GPU runs without an error of device or type, waits for nothing, and uploads only its batch.
+
+The GPU is imagined: tensors have their data on the CPU and report `cuda:0` (`device.py`), so that the engine takes the ways
+of CUDA, with its autocast and the operators of its attention kernels (`attention.py` has them written out). Kernels, NCCL
+and speed are not tested here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from multicse.pipelines import registry
+
+HERE = Path(__file__).parent
+TORCH = Path(torch.__file__).parent
+PRECISIONS = ("fp32", "bf16", "fp16")
+SMOKE = [name for name in registry.NAMES if "smoke" in registry.load(name).RECIPES]
+TRAINED = {"encoder.vectors": "gclsr/vectors"}  # by the first row of GCLSR
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "simcse, chunks": ("simcse", {"run.mini_batch_size": 6}),
+    "sgbert, one layer": ("sgbert", {"method.loss": "opt1"}),
+    "visualcse, paper": ("visualcse", {"method.variant": "paper"}),
+    "visualcse, released": ("visualcse", {"method.variant": "released"}),
+    "mocoutrl, paper": ("mocoutrl", {"method.variant": "paper"}),
+    "mocoutrl, released": ("mocoutrl", {"method.variant": "released"}),
+    "gclsr, paper": ("gclsr", {**TRAINED, "method.variant": "paper"}),
+    "gclsr, nothing augmented": ("gclsr", {**TRAINED, "method.partial": 0.0}),
+    "gclsr, redrawn": ("gclsr", {**TRAINED, "encoder.unknown": "redrawn", "method.weighting": "softmax"}),
+}
+"""Pipeline and settings of ways that the smoke recipes do not take; in one precision."""
+ON_DEVICE = {"audiocse", "clap", "cyclip", "multicse", "nonlingcse", "visualcse"}
+ROWS = {**{name: (name, {}, PRECISIONS) for name in SMOKE}, **{name: (*way, ("bf16",)) for name, way in VARIANTS.items()}}
+
+
+def _case(name: str, precision: str) -> Any:
+    reason = ""
+    if ROWS[name][0] in ON_DEVICE:
+        reason = "the views and inputs that data/streams makes on the device (device.py, preprocess.py) wait and upload"
+    elif (ROWS[name][0], precision) == ("gclsr", "fp16"):
+        reason = "SGD is not fused with fp16 (trainers/engine/optim.py), so that the scaler waits to know whether to update"
+    marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)] if reason else []
+    return pytest.param(name, precision, marks=marks)
+
+
+CASES = [_case(name, precision) for name, (_, _, precisions) in ROWS.items() for precision in precisions]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, offline: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What each row did, by name and precision; from one process of its own, since torch is changed in it."""
+    compiler, headers = shutil.which(os.environ.get("CXX", "c++")), TORCH / "include"
+    if compiler is None or not headers.is_dir() or torch.version.cuda is not None:
+        pytest.skip("needs a C++ compiler (CXX, c++) and a CPU build of torch with its headers")
+    library, source = str(tmp_path_factory.mktemp("device") / "device.so"), str(HERE / "device.cpp")
+    flags = ["-shared", "-fPIC", "-std=c++20", f"-I{headers}", f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}"]
+    subprocess.run([compiler, source, *flags, "-ltorch_cpu", "-lc10", "-o", library], check=True)
+    run = [sys.executable, "-m", "tests.cuda_like.steps", library, json.dumps(ROWS)]
+    paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    lines = subprocess.run(
+        run, check=True, cwd=offline, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    return {(name, precision): row for name, precision, row in map(json.loads, lines.stdout.splitlines())}
+
+
+def ran(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row, or raise RuntimeError with the trace of what it raised."""
+    if "error" in row:
+        raise RuntimeError(row["error"])
+    return row
+
+
+@pytest.mark.parametrize(("name", "precision"), CASES)
+def test_a_step_waits_for_nothing(name: str, precision: str, found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    row = ran(found[name, precision])
+    if not any("Batch.to" in line for line in row["record"]):
+        raise RuntimeError("nothing is recorded: not even the uploads of the batches before this step")
+    assert [
+        (kind, line, count) for kind, line, count in row["events"] if (kind, "Batch.to" in line) != ("upload", True)
+    ] == []
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "gclsr" not in name or name.endswith("nothing augmented")])
+def test_losses_and_gradients_are_those_of_the_cpu(name: str, found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Without dropout, in fp32, and without GCLSR's augmentation, which draws other numbers on a GPU."""
+    on_cpu, on_gpu = ran(found[name, ROWS[name][2][0]])["losses"]
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-3)

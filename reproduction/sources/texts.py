@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import csv
+import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from multicse.data.order import permutation, seed_of
 from multicse.data.pack import named_rows, table_rows, text_lines
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.text_files import read_cells, read_lines, read_rows
+from multicse.data.texts import text_of
 from multicse.reproduction.downloads import Content
 
 
@@ -70,16 +73,16 @@ def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ..
     The labels of GLUE's own test part are not published: the first tenth of its dev part is dev, the rest test (SG-BERT,
     appendix A.4). `columns` are its label and sentences; a file without a first line of names has those of `header`.
     """
-    yield "\t".join(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
+    yield _tsv(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
     parts = [[[row[name] for name in columns] for row in _glue_rows(file, columns, header)] for file in (train, dev)]
     tenth = len(parts[1]) // 10
     for rows, name in ((parts[0], "train"), (parts[1][:tenth], "dev"), (parts[1][tenth:], "test")):
-        yield from ("\t".join([*row, name]) for row in rows)
+        yield from (_tsv([*row, name]) for row in rows)
 
 
 def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) -> Iterator[dict[str, str]]:
     if not header:
-        yield from (row for _, row in read_rows(file, columns))
+        yield from (row for _, row in read_rows(file, columns, quoted=False))
         return
     yield from (dict(zip(header, cells, strict=True)) for _, cells in read_cells(file, len(header)))
 
@@ -97,7 +100,14 @@ def web_of_science(book: Path, label: str) -> Iterator[str]:
     for number, (name, abstract) in enumerate(zip(table[label], table["Abstract"], strict=True)):
         part = "train" if number < int(0.8 * len(table)) else "dev" if number < int(0.9 * len(table)) else "test"
         if text := " ".join(abstract.split()):
-            yield f"{name}\t{text}\t{part}"
+            yield _tsv([name, text, part])
+
+
+def _tsv(cells: Sequence[str]) -> str:
+    """A line of a TSV, with quotation marks where a text has some."""
+    line = io.StringIO()
+    csv.writer(line, "excel-tab", lineterminator="").writerow(cells)
+    return line.getvalue()
 
 
 def imagenet_prompts(notebook: Path) -> Iterator[str]:
@@ -116,5 +126,5 @@ def imagenet_prompts(notebook: Path) -> Iterator[str]:
 
 def _drafts(sentences: Iterable[str]) -> Iterator[UnpackedSample]:
     for sentence in sentences:
-        if text := sentence.strip():
+        if text := text_of(sentence.strip(), f"the sentence {sentence[:40]!r}"):
             yield UnpackedSample({"txt": text.encode()})

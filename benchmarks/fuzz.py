@@ -6,8 +6,8 @@ told        an error that names the file
 skipped     bad samples were counted, the others are unchanged
 same        nothing is missing, nothing has changed
 unknowable  the content has changed, and neither the format nor a manifest has a checksum of it (a letter in a text)
-silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it; or a table
-            that another program wrote is not read as the same, or one with something that is no text is
+silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it; or a
+            table is not read as before, although only its form has changed; or something is read that is no text
 crash       another exception, an error that names no file, or the end of the process
 hang        more than two minutes; the first case of a process includes making the inputs
 memory      more than 1 GiB above what the process had
@@ -160,7 +160,8 @@ def make_shards(folder: Path, kind: str, manifest: bool) -> None:
 def read_shards(folder: Path, kind: str) -> Found:
     """Read every sample as its stream makes a row of it."""
     items, bad = {}, 0
-    for shard in ShardSet.open(str(folder)).shards:
+    texts = folder / "t.txt"  # of a folder texts are never taken
+    for shard in ShardSet.open(str(texts if texts.exists() else folder)).shards:
         for sample in read(shard, range(shard.samples)):
             try:
                 if isinstance(sample, BadSample):

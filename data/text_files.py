@@ -76,7 +76,9 @@ def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
                 raise DataError(f"{path}, line {number}: no JSON ({error}); a line is an object of JSON") from error
             row = []  # the beginning of an array
         if isinstance(row, list):
-            raise DataError(f"{path}, line {number}: an array of JSON; write an object a line (jq -c '.[]', or pandas' lines=True)")
+            raise DataError(
+                f"{path}, line {number}: an array of JSON; write an object a line (jq -c '.[]', or pandas' lines=True)"
+            )
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
         yield number, row
@@ -159,8 +161,8 @@ def read_rows(
             yield number, dict(zip(header, cells, strict=True))
         elif len(cells) > 1 or cells[0].strip():
             raise DataError(
-                f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; quotation "
-                f"marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
+                f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; "
+                f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -179,8 +179,9 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
 def pair_task(path: Path) -> PairTask:
     """The task of any file or folder of rated pairs, in one of three forms, named after it.
 
-    * ``.tsv`` or ``.csv``, perhaps with ``.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column
-      ``subset`` is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and counted.
+    * ``.tsv`` or ``.csv``, optionally with ``.gz``: a header with at least ``score sentence1 sentence2``, in any order. A
+      column ``subset`` is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and
+      counted.
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017); the
       name is that of the subset.
     * A folder of such SemEval files: all subsets in it, in the order of their names.

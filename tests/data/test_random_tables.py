@@ -33,7 +33,7 @@ def rows_by_csv(content: bytes, separator: str) -> Rows:
 @RANDOM
 @given(TABLES, st.sampled_from(",;\t|^"), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), ENDS, st.data())
 def test_a_random_csv_is_that_of_pandas_and_csv(rows: Rows, separator: str, quoting: int, end: str, data: Any) -> None:
-    """Every row, or an error. Only a carriage return that the writer did not quote makes other rows, for all readers alike."""
+    """Every row, or an error. Only a line end that the writer did not quote makes other rows, for all readers alike."""
     columns = [f"c{i}" for i in range(len(rows[0]) if rows else 1)]
     if data.draw(st.booleans(), "by pandas"):
         written = pd.DataFrame(rows, columns=columns).to_csv(index=False, sep=separator, quoting=quoting, lineterminator=end)

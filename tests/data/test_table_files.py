@@ -114,7 +114,11 @@ def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
 def test_a_file_may_have_a_question_mark_in_its_name(tmp_path: Path) -> None:
     for name in ("what?.csv", "what1.csv"):
         (tmp_path / name).write_text(f"text\n{name}\n")
-    for name, files in {"what?.csv": ["what?.csv"], "what[?]*.csv": ["what?.csv"], "wha??.csv": ["what1.csv", "what?.csv"]}.items():
+    for name, files in {
+        "what?.csv": ["what?.csv"],
+        "what[?]*.csv": ["what?.csv"],
+        "wha??.csv": ["what1.csv", "what?.csv"],
+    }.items():
         assert [Path(url).name for url in expand(f"{tmp_path}/{name}")[0]] == files
     assert ShardSet.open(f"{tmp_path}/what?.csv").sample(0).fields["txt"] == b"what?.csv"  # type: ignore[union-attr]
 
@@ -136,7 +140,9 @@ def write(path: Path, columns: dict[str, pa.Array]) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"])
+@pytest.mark.parametrize(
+    "kind", ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"]
+)
 def test_texts_of_every_type_of_arrow(kind: str, suffix: str, tmp_path: Path) -> None:
     """Polars writes views, older programs texts that are not marked as such."""
     texts = ["one", "zwölf", None, ""]

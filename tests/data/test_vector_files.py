@@ -156,7 +156,9 @@ def test_a_word_may_hold_blanks_but_no_number(tmp_path: Path) -> None:
         open_vectors(tmp_path / "v.txt")
 
 
-@pytest.mark.parametrize("content", ["\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", "dog\t1\t2\ncat\t3\t4", "\ufeffdog\t1 2\ncat 3 4\n"])
+@pytest.mark.parametrize(
+    "content", ["\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", "dog\t1\t2\ncat\t3\t4", "\ufeffdog\t1 2\ncat 3 4\n"]
+)
 def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> None:
     """A byte order mark, line ends of Windows, blanks at the end of a line, tabs."""
     (tmp_path / "v.txt").write_bytes(content.encode())

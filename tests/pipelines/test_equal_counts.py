@@ -57,12 +57,18 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "windows.txt.gz": lambda path: path.write_bytes(gzip.compress(LINES.replace("\n", "\r\n").encode("utf-8-sig"))),
     "pandas.csv": lambda path: frame().to_csv(path, index=False),
     "index.csv": lambda path: frame().to_csv(path, sep=";", encoding="utf-8-sig", lineterminator="\r\n"),
-    "unquoted.csv": lambda path: path.write_text("\n".join(["text|n", *(f"{text or ''}|{i}" for i, text in enumerate(ROWS))])),
+    "unquoted.csv": lambda path: path.write_text(
+        "\n".join(["text|n", *(f"{text or ''}|{i}" for i, text in enumerate(ROWS))])
+    ),
     "mac.csv": lambda path: path.write_text(by_csv(lineterminator="\r"), newline=""),
     "excel.csv": lambda path: path.write_text("sep=;\r\n" + by_csv(delimiter=";"), newline=""),
-    "members.csv.gz": lambda path: path.write_bytes(b"".join(gzip.compress(part.encode()) for part in by_csv().partition("17"))),
+    "members.csv.gz": lambda path: path.write_bytes(
+        b"".join(gzip.compress(part.encode()) for part in by_csv().partition("17"))
+    ),
     "pandas.tsv": lambda path: frame().to_csv(path, index=False, sep="\t"),
-    "raw.tsv": lambda path: path.write_text("\n".join(["text", *(f'"{text[:9]}" he said' if text else " " for text in ROWS)])),
+    "raw.tsv": lambda path: path.write_text(
+        "\n".join(["text", *(f'"{text[:9]}" he said' if text else " " for text in ROWS)])
+    ),
     "nan.jsonl": lambda path: path.write_text("\n\n".join(JSON)),
     "mac.jsonl": lambda path: path.write_text("\r".join(JSON), newline=""),
     "binary.parquet": lambda path: arrow(path, pa.array([text and text.encode() for text in ROWS], pa.binary())),
@@ -95,14 +101,16 @@ def test_four_commands_count_the_same(
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
     stream = TextStream(shards=str(path), columns=columns, **skip)
     read: list[str] = []
-    reader = Reader(stream, "x", stream.open(), 0, 0, 1, lambda texts: (read.extend(texts), words(texts))[1], 0, 1, inline=True)
+    reader = Reader(
+        stream, "x", stream.open(), 0, 0, 1, lambda texts: (read.extend(texts), words(texts))[1], 0, 1, inline=True
+    )
     next(reader)
     skipped = len(reader.skipped)
     reader.close()
     assert read == packed and len(read) + skipped == rows
 
     given = ["--text", name, *([] if is_text else ["--column", "text"])]
-    recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_bytes())
+    recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_text())
     assert "3 empty or missing texts" in capsys.readouterr().out
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))

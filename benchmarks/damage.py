@@ -7,7 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -76,7 +76,7 @@ def rewritten(data: bytes, rng: np.random.Generator) -> bytes:
     """A CSV in another dialect, perhaps with the line by which Excel is given the separator."""
     delimiter, end = pick(rng, [",", ";", "|", "\t"]), pick(rng, ["\n", "\r\n", "\r"])
     new = io.StringIO()
-    quoting = pick(rng, [csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC])
+    quoting: Any = pick(rng, [csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC])
     rows = csv.reader(io.StringIO(data.decode()))
     csv.writer(new, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(rows)
     return ((f"sep={delimiter}{end}" if rng.random() < 0.3 else "") + new.getvalue()).encode()

@@ -295,8 +295,8 @@ def _missing(url: str, folder: str, names: list[str]) -> DataError:
     if file_name(url) in names:
         raise DataError(
             f"shards {url!r}: this file is no shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
-            f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an array "
-            "of JSON by jq -c '.[]' x.json > x.jsonl)"
+            f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an "
+            "array of JSON by jq -c '.[]' x.json > x.jsonl)"
         )
     if shards := [name for name in names if _is_data(name)]:
         there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")

@@ -256,14 +256,14 @@ def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
     number = 0
     try:
         if isinstance(path, Path):
-            file: io.BufferedIOBase = path.open("rb")
+            file: Any = path.open("rb")
         else:
             fs, place = filesystem(path)
             file = io.BufferedReader(fs.open(place, "rb"), 2**20)
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(file)
             if is_gzipped(str(path)):
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))  # type: ignore[assignment]
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))
             # All three line ends, and no other. Not by iteration: a line may be as long as a small gzip file makes it.
             text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="")
             for number, line in enumerate(iter(partial(text.readline, limits.LINE + 1), ""), 1):

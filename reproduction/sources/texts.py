@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
 
@@ -73,11 +71,11 @@ def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ..
     The labels of GLUE's own test part are not published: the first tenth of its dev part is dev, the rest test (SG-BERT,
     appendix A.4). `columns` are its label and sentences; a file without a first line of names has those of `header`.
     """
-    yield _tsv(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
+    yield "\t".join(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
     parts = [[[row[name] for name in columns] for row in _glue_rows(file, columns, header)] for file in (train, dev)]
     tenth = len(parts[1]) // 10
     for rows, name in ((parts[0], "train"), (parts[1][:tenth], "dev"), (parts[1][tenth:], "test")):
-        yield from (_tsv([*row, name]) for row in rows)
+        yield from ("\t".join([*row, name]) for row in rows)
 
 
 def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) -> Iterator[dict[str, str]]:
@@ -100,14 +98,7 @@ def web_of_science(book: Path, label: str) -> Iterator[str]:
     for number, (name, abstract) in enumerate(zip(table[label], table["Abstract"], strict=True)):
         part = "train" if number < int(0.8 * len(table)) else "dev" if number < int(0.9 * len(table)) else "test"
         if text := " ".join(abstract.split()):
-            yield _tsv([name, text, part])
-
-
-def _tsv(cells: Sequence[str]) -> str:
-    """A line of a TSV, with quotation marks where a text has some."""
-    line = io.StringIO()
-    csv.writer(line, "excel-tab", lineterminator="").writerow(cells)
-    return line.getvalue()
+            yield f"{name}\t{text}\t{part}"
 
 
 def imagenet_prompts(notebook: Path) -> Iterator[str]:
@@ -115,7 +106,7 @@ def imagenet_prompts(notebook: Path) -> Iterator[str]:
     ``imagenet_classes`` and ``imagenet_templates``."""
     lists = {}
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(notebook.read_text(encoding="utf-8-sig"))["cells"]
         for code in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
             for match in re.finditer(r"^imagenet_(classes|templates) = (\[.*?\])$", code, re.MULTILINE | re.DOTALL):
                 lists[match[1]] = ast.literal_eval(match[2])

@@ -78,10 +78,6 @@ FILES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def words(texts: list[str], **_: Any) -> dict[str, torch.Tensor]:
-    return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_four_commands_count_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -90,20 +86,24 @@ def test_four_commands_count_the_same(
     path, is_text = tmp_path / name, ".txt" in name
     FILES[name](path)
     rows = int(re.search(r": (\d+) samples", describe.describe_shards(str(path)))[1])  # type: ignore[index]
-    assert rows == 37 if is_text else 40
+    assert rows == (37 if is_text else 40)
 
     command = ("text", path) if is_text else ("table", path, "--columns", "text")
     assert run(*command, "--no-shuffle", "--out", "packed") == 0
-    assert "37 samples" in (said := capsys.readouterr().out) and "3 empty or missing samples dropped" in said
+    said = capsys.readouterr().out
+    assert "37 samples" in said and "3 empty or missing samples dropped" in said
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
     stream = TextStream(shards=str(path), columns=columns, **skip)
     read: list[str] = []
-    reader = Reader(
-        stream, "x", stream.open(), 0, 0, 1, lambda texts: (read.extend(texts), words(texts))[1], 0, 1, inline=True
-    )
+
+    def tokenize(texts: list[str]) -> dict[str, torch.Tensor]:
+        read.extend(texts)
+        return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+
+    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 0, 1, inline=True)
     next(reader)
     skipped = len(reader.skipped)
     reader.close()

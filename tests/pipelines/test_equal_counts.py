@@ -67,7 +67,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     ),
     "pandas.tsv": lambda path: frame().to_csv(path, index=False, sep="\t"),
     "raw.tsv": lambda path: path.write_text(
-        "\n".join(["text", *(f'"{text[:9]}" he said' if text else " " for text in ROWS)])
+        "\n".join(["text", *(f'"{text[:9]}" he said' if text in TEXTS else " " for text in ROWS)])
     ),
     "nan.jsonl": lambda path: path.write_text("\n\n".join(JSON)),
     "mac.jsonl": lambda path: path.write_text("\r".join(JSON), newline=""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tarfile
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import soundfile
 from PIL import Image
 
@@ -54,6 +57,93 @@ def emptied(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 ANY: list[Damage] = [flipped, flipped, cut, zeroed, lengthened, emptied]
+
+
+# ---- tables and texts, as other programs write them
+
+
+def line_ends(data: bytes, rng: np.random.Generator) -> bytes:
+    """The line ends of Windows or of old Macs."""
+    return data.replace(b"\n", pick(rng, [b"\r\n", b"\r"]))
+
+
+def marked(data: bytes, rng: np.random.Generator) -> bytes:
+    """A byte order mark in front."""
+    return b"\xef\xbb\xbf" + data
+
+
+def rewritten(data: bytes, rng: np.random.Generator) -> bytes:
+    """A CSV in another dialect, perhaps with the line by which Excel is given the separator."""
+    delimiter, end = pick(rng, [",", ";", "|", "\t"]), pick(rng, ["\n", "\r\n", "\r"])
+    new = io.StringIO()
+    quoting: Any = pick(rng, [csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC])
+    rows = csv.reader(io.StringIO(data.decode()))
+    csv.writer(new, delimiter=delimiter, quoting=quoting, lineterminator=end).writerows(rows)
+    return ((f"sep={delimiter}{end}" if rng.random() < 0.3 else "") + new.getvalue()).encode()
+
+
+def stray_mark(data: bytes, rng: np.random.Generator) -> bytes:
+    """An inch mark behind the number of a row."""
+    lines = data.split(b"\n")
+    lines[int(rng.integers(1, len(lines) - 1))] += b'"'
+    return b"\n".join(lines)
+
+
+def quoted_cells(data: bytes, rng: np.random.Generator) -> bytes:
+    """A TSV whose cells are all in quotation marks."""
+    rows = [line.split(b"\t") for line in data.split(b"\n")[:-1]]
+    return b"".join(b'"' + b'"\t"'.join(row) + b'"\n' for row in rows)
+
+
+def binary_texts(data: bytes, rng: np.random.Generator) -> bytes:
+    """A Parquet file whose texts are not marked as such."""
+    return _with_texts(data, lambda texts: pa.array(texts).cast(pa.binary()))
+
+
+def utf16(data: bytes, rng: np.random.Generator) -> bytes:
+    return data.decode().encode(pick(rng, ["utf-16", "utf-16-le", "utf-16-be"]))
+
+
+def no_text(data: bytes, rng: np.random.Generator) -> bytes:
+    """A line of JSON lines whose text is something else, or a zero byte in it."""
+    lines = data.split(b"\n")
+    place = int(rng.integers(len(lines) - 1))
+    value = pick(rng, [["a", "b"], {"a": "b"}, True, None, float("nan"), float("inf"), "a\0b", "\ud800"])
+    lines[place] = json.dumps({**json.loads(lines[place]), "txt": value}).encode()
+    return b"\n".join(lines)
+
+
+def zero_in_text(data: bytes, rng: np.random.Generator) -> bytes:
+    """A zero byte in a line that is not the first."""
+    lines = data.split(b"\n")
+    place = int(rng.integers(1, len(lines) - 1))
+    lines[place] = lines[place][:3] + b"\0" + lines[place][3:]
+    return b"\n".join(lines)
+
+
+def lists(data: bytes, rng: np.random.Generator) -> bytes:
+    """A Parquet file with lists of texts."""
+    return _with_texts(data, lambda texts: pa.array([[text] for text in texts]))
+
+
+def _with_texts(data: bytes, column: Callable[[list[str]], pa.Array]) -> bytes:
+    table, new = pq.read_table(io.BytesIO(data)), io.BytesIO()
+    pq.write_table(table.set_column(0, "txt", column(table["txt"].to_pylist())), new, row_group_size=9)
+    return new.getvalue()
+
+
+SAME: set[Damage] = {line_ends, marked, rewritten, stray_mark, quoted_cells, binary_texts}
+"""After which the same samples must be read."""
+NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists}
+"""After which there must be an error, or a sample that is counted as bad."""
+TABLE: dict[str, list[Damage]] = {
+    "csv": [line_ends, marked, rewritten, stray_mark, utf16, zero_in_text],
+    "tsv": [line_ends, marked, stray_mark, quoted_cells, utf16, zero_in_text],
+    "txt": [line_ends, marked, utf16, zero_in_text],
+    "jsonl": [line_ends, marked, utf16, no_text],
+    "parquet": [binary_texts, lists],
+    "arrow": [],
+}
 
 
 # ---- tar

@@ -6,7 +6,8 @@ told        an error that names the file
 skipped     bad samples were counted, the others are unchanged
 same        nothing is missing, nothing has changed
 unknowable  the content has changed, and neither the format nor a manifest has a checksum of it (a letter in a text)
-silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it
+silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it; or a
+            table is not read as before, although only its form has changed; or something is read that is no text
 crash       another exception, an error that names no file, or the end of the process
 hang        more than two minutes; the first case of a process includes making the inputs
 memory      more than 1 GiB above what the process had
@@ -44,7 +45,7 @@ import soundfile
 import tyro
 from PIL import Image
 
-from benchmarks.damage import ANY, MODEL, SENTENCE_MODEL, TAR, Damage, pick
+from benchmarks.damage import ANY, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
 from multicse.data.errors import DecodeError
 from multicse.data.shard_writer import Output, UnpackedSample, pack
@@ -59,7 +60,7 @@ from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024
 BAD = ("silent", "crash", "hang", "memory")
-OPEN_ENDED = ("word vectors, txt", "table, jsonl", "table, csv", "checkpoint")
+OPEN_ENDED = ("word vectors, txt", "table, jsonl", "table, csv", "table, tsv", "table, txt", "checkpoint")
 """Targets in which nothing says how many items they have."""
 WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "in", "on", "park", "street", "red"]
 
@@ -159,7 +160,8 @@ def make_shards(folder: Path, kind: str, manifest: bool) -> None:
 def read_shards(folder: Path, kind: str) -> Found:
     """Read every sample as its stream makes a row of it."""
     items, bad = {}, 0
-    for shard in ShardSet.open(str(folder)).shards:
+    texts = folder / "t.txt"  # of a folder texts are never taken
+    for shard in ShardSet.open(str(texts if texts.exists() else folder)).shards:
         for sample in read(shard, range(shard.samples)):
             try:
                 if isinstance(sample, BadSample):
@@ -183,6 +185,9 @@ def make_table(folder: Path, form: str) -> None:
             out.write_table(table, max_chunksize=9)
     elif form == "csv":
         pa_csv.write_csv(table, folder / "t.csv")
+    elif form in ("tsv", "txt"):
+        rows = [("txt", "number")] * (form == "tsv") + [(row["txt"], str(row["number"])) for row in table.to_pylist()]
+        (folder / f"t.{form}").write_text("".join("\t".join(row[: 1 + (form == "tsv")]) + "\n" for row in rows))
     else:
         (folder / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
 
@@ -316,9 +321,9 @@ def _targets() -> Iterator[Target]:
         damage = (shard, shard, shard, ("dataset.json", ANY), ("*.index.gz", ANY))
         yield Target(f"{kind} shards", partial(make, manifest=True), read, damage, checksum=True)
         yield Target(f"{kind} shards, no manifest", partial(make, manifest=False), read, (shard,))
-    for form in ("parquet", "arrow", "jsonl", "csv"):
+    for form, damages in TABLE.items():
         make, read = partial(make_table, form=form), partial(read_shards, kind="text")
-        yield Target(f"table, {form}", make, read, (("t.*", ANY),))
+        yield Target(f"table, {form}", make, read, (("t.*", ANY + damages),))
     for form in ("txt", "vec", "bin", "vec.gz", "folder"):
         make, read = partial(make_vectors, form=form), partial(read_vectors, form=form)
         yield Target(f"word vectors, {form}", make, read, (("v/*" if form == "folder" else "v.*", ANY),))
@@ -350,6 +355,8 @@ def attempt(number: int, place: Path) -> Outcome:
         kind, text = _judged(target, folder, before)
     finally:
         shutil.rmtree(folder)
+    if (damage in SAME and kind != "same") or (damage in NOTICED and kind not in ("told", "skipped")):
+        kind, text = "silent", f"{kind}: {text}"
     return Outcome(number, target.name, f"{damage.__name__} {file.name}", kind, text)
 
 

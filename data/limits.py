@@ -49,7 +49,7 @@ MEMBER = _limit("MEMBER", 2**30)
 GROUP = _limit("GROUP", 2**29)
 """Bytes of a row group of a Parquet file, which is read as a whole, and of an Arrow file that lies elsewhere."""
 LINE = _limit("LINE", 2**24)
-"""Bytes of one line of a text file or table, and of a cell of a table in quotation marks."""
+"""Characters of one line of a text file or table, and of a cell of a table in quotation marks."""
 TEXT = _limit("TEXT", 100_000)
 """Characters of one text: a chapter of a book. Tokenizers take some 200 bytes for each, of all texts of a batch."""
 JSON = _limit("JSON", 2**20)

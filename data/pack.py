@@ -10,12 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from multicse.data import limits, tables
+from multicse.data import tables
 from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import expand, options_of, table_kind
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.streams import decode
 from multicse.data.text_files import read_lines, read_table
+from multicse.data.texts import text_of
 
 Missing = Literal["raise", "skip"]
 PART = 2**17
@@ -51,7 +52,7 @@ def named_rows(
             if name not in row:
                 near = did_you_mean(name, row)
                 raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
-        if all(str(row[column]) == value for column, value in where.items()):
+        if all(_name(row[column], f"{path}, row {number}, {column}") == value for column, value in where.items()):
             yield number, row
 
 
@@ -69,6 +70,8 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
     for file in expand(source)[0]:
         ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
         parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
+    if not parts:
+        raise DataError(f"{source}: the table has no rows; give another")
     return parts
 
 
@@ -93,8 +96,8 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
-        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), a table or JSON lines, or no sentence in any
-            of them.
+        DataError: see `read_lines`; a text that streams refuse (`text_of`), a table or JSON lines, or no sentence in any of
+            them.
     """
     empty = True
     for path in paths:
@@ -105,7 +108,7 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
                 if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
                     raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
                 first = False
-            _refuse_long(text, f"{path}, line {number}")
+            text = text_of(text, f"{path}, line {number}")
             yield UnpackedSample({"txt": text.encode()}) if text else None
             empty = empty and not text
     if empty:
@@ -118,12 +121,6 @@ def _is_record(line: str) -> bool:
         return line.startswith("{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _refuse_long(text: str, where: str) -> None:
-    """DataError for a text that streams refuse."""
-    if len(text) > limits.TEXT:
-        raise DataError(f"{where} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
 
 
 def table_rows(
@@ -149,17 +146,14 @@ def table_rows(
         part: see `named_rows`.
 
     Raises:
-        DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8 or longer than
-            `limits.TEXT`.
+        DataError: missing or damaged file, unknown column, a row of another length, a value that is no text (`text_of`).
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
     wanted = [*columns, *([label] if label else [])]
     for number, row in named_rows(path, wanted, where, part):
-        texts = {name: _text(row[name]) for name in columns}
-        for column, text in texts.items():
-            _refuse_long(text, f"{path}, row {number}, {column}")
-        name = _text(row[label]) if label else None
+        texts = {name: text_of(row[name], f"{path}, row {number}, {name}").strip() for name in columns}
+        name = _name(row[label], f"{path}, row {number}, {label}") if label else None
         usable = any(texts.values()) if keep_empty else all(texts.values())
         if not usable or name == "":
             yield None
@@ -237,9 +231,10 @@ def manifest_files(
 
     def read() -> Iterator[Entry]:
         for number, row in named_rows(path, wanted, where):
-            name = "".join(_text(row[part]) if place % 2 else part for place, part in enumerate(parts))
-            texts = tuple(text for column in captions for text in _captions(row[column], column, path, number))
-            yield Entry(number, name, texts, _text(row[label]) if label else None)
+            place = f"{path}, row {number}"
+            name = "".join(_name(row[part], f"{place}, {part}") if i % 2 else part for i, part in enumerate(parts))
+            texts = tuple(text for column in captions for text in _captions(row[column], f"{place}, {column}"))
+            yield Entry(number, name, texts, _name(row[label], f"{place}, {label}") if label else None)
 
     entries = _grouped(read(), path) if group else read()
     one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
@@ -308,16 +303,14 @@ def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
     return found.values()
 
 
-def _captions(value: Any, column: str, path: Path | str, number: int) -> list[str]:
-    values = value if isinstance(value, list) else [value] if value is not None else []
-    if not all(isinstance(text, str) for text in values):
-        raise DataError(f"{path}, row {number}: {column!r} is {value!r}, neither a text nor a list of texts")
-    return [text.strip() for text in values if text.strip()]
+def _captions(value: Any, place: str) -> list[str]:
+    texts = [text_of(text, place).strip() for text in (value if isinstance(value, list) else [value])]
+    return list(filter(None, texts))
 
 
-def _text(value: Any) -> str:
-    """A cell as text; JSON has numbers (classes) and null as well."""
-    return "" if value is None else str(value).strip()
+def _name(value: Any, place: str) -> str:
+    """A cell that names a class or a file; of a class, a truth value as well."""
+    return str(value) if isinstance(value, bool) else text_of(value, place).strip()
 
 
 def _json(record: Mapping[str, Any]) -> bytes:

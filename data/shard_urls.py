@@ -71,8 +71,9 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 continue
             url = _absolute(part)
             folder, name = parent(url), posixpath.basename(url)
-            unsigned = name.partition("?")[0]
-            if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
+            unsigned = file_name(url)
+            pattern = "*" in unsigned or "?" in unsigned or ("?" in name and not _is_data(unsigned))
+            if pattern and name not in inside(folder):  # files may have such names
                 files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
             elif (kind := _kind(url)) == "directory":
                 if DICT in inside(url):
@@ -81,7 +82,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 _refuse_several_splits(part, files)
                 folders.append(url)
             else:
-                files = [name] if kind == "file" else []
+                files = [name] if kind == "file" and _is_data(unsigned) else []
             if not files:
                 raise _missing(part, folder, inside(folder))
             found += [f"{folder}/{file}" for file in files]
@@ -117,16 +118,40 @@ def split_options(url: str) -> tuple[str, str]:
 
 
 def options_of(url: str) -> dict[str, str]:
-    """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body."""
-    return dict(parse_qsl(split_options(url)[1][1:], separator=","))
+    """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body.
+
+    Raises:
+        DataError: If an option has no value, or the separator is not one character.
+    """
+    given = re.sub(r"(?<=\bseparator=),(?=,|$)", "%2C", split_options(url)[1][1:])  # parse_qsl would part there
+    try:
+        options = dict(parse_qsl(given, keep_blank_values=True, strict_parsing=True, separator=",")) if given else {}
+    except ValueError as error:
+        raise DataError(f"{url}: {error}; write #FIELD=COLUMN,FIELD=COLUMN") from error
+    options |= {"separator": "\t"} if options.get("separator") in ("tab", "\\t") else {}
+    separator = options.get("separator", ",")
+    if len(separator) != 1 or separator in '"\r\n\0' or "" in options.values():
+        raise DataError(f"{url}: {given!r}; a separator is one character or tab, and no other option is empty")
+    return options
 
 
 def table_kind(url: str) -> str | None:
     """Return the ending of a file whose rows are samples, texts without their `.gz`; None for other files."""
-    name = posixpath.basename(split_options(url)[0].partition("?")[0])
+    name = file_name(url)
     ending = name.removesuffix(".gz").rpartition(".")[2].lower()
-    known = TEXT_TABLES if name.endswith(".gz") else TABLES
+    known = TEXT_TABLES if is_gzipped(url) else TABLES
     return ending if ending in known and not name.startswith(".") else None
+
+
+def is_gzipped(url: str) -> bool:
+    """Return whether the name of a file says that it is compressed."""
+    return file_name(url).endswith(".gz")
+
+
+def file_name(url: str) -> str:
+    """The last part of a path, or of a URL without its query and options."""
+    place = split_options(url)[0]
+    return posixpath.basename(place.partition("?")[0] if "://" in place else place)
 
 
 def is_hub_name(url: str) -> bool:
@@ -226,7 +251,7 @@ def parent(url: str) -> str:
 
 
 def _is_tar(name: str) -> bool:
-    return name.partition("?")[0].endswith(".tar") and not name.startswith(".")
+    return name.endswith(".tar") and not name.startswith(".")
 
 
 def _is_data(name: str) -> bool:
@@ -283,6 +308,12 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
 
 
 def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
+    if file_name(url) in names:
+        raise DataError(
+            f"shards {url!r}: this file is no shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
+            f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an "
+            "array of JSON by jq -c '.[]' x.json > x.jsonl)"
+        )
     if shards := [name for name in names if _is_data(name)]:
         there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:

@@ -165,7 +165,8 @@ class ShardSet:
             classes=_same_classes(used),
         )
         if not shard_set.samples:
-            raise DataError(f"the {len(shards)} shards of {urls!r} hold no samples; pack them again")
+            empty = "the tables have no rows; give others" if all(table_kind(url) for url in found) else "pack them again"
+            raise DataError(f"the {len(shards)} shards of {urls!r} hold no samples; {empty}")
         return shard_set
 
 

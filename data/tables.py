@@ -27,6 +27,7 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
 from multicse.data.text_files import read_table
+from multicse.data.texts import text_of
 
 KEY = "__key__"
 """Column with the name of the sample; without it a row is called by its number, from 0."""
@@ -46,6 +47,8 @@ GROUP_LETTERS = 2**20
 """Letters of the rows that a packed text table has in a row group: some thousand sentences."""
 READ_AT_ONCE = 1024
 """Samples or rows that are read together, and again together if a store fails."""
+
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
@@ -123,41 +126,56 @@ def _fields_of(row: Row) -> dict[str, bytes]:
         if name == KEY:
             continue
         if isinstance(value, bytes):
-            kind = next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), name)
+            kind = _kind(value) or name
             if kind in fields:
                 raise DecodeError(f"two columns hold a {kind}; name one as #{kind}=COLUMN behind the table")
             fields[kind] = value
         elif name in ("txt", "cls", "json"):
-            fields[name] = _text(value)
+            if not isinstance(value, str):
+                value = _json(value) if name == "json" else text_of(value, repr(name))
+            fields[name] = value.encode("utf-8", "surrogatepass")
         else:
             record[name] = [value] if name == "captions" and isinstance(value, str) else value
     texts = [name for name, value in record.items() if isinstance(value, str)]
     named = next((name for name in TEXTS if name in texts), texts[0] if len(texts) == 1 else None)
     if "txt" not in fields and named is not None and "json" not in fields:
-        fields["txt"] = _text(record[named])
+        fields["txt"] = record[named].encode("utf-8", "surrogatepass")
     if record and "json" not in fields:
-        fields["json"] = json.dumps(record, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass")
+        fields["json"] = _json(record).encode("utf-8", "surrogatepass")
     return fields
 
 
-def _text(value: Any) -> bytes:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return text.encode("utf-8", "surrogatepass")
+def _kind(value: bytes) -> str | None:
+    """Return the kind of a picture or sound; None if it is none."""
+    return next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), None)
+
+
+def _json(value: Any) -> str:
+    """JSON in which bytes are texts; what is not UTF-8 in them is refused where it is read as a text."""
+
+    def plain(value: Any) -> str:
+        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
+
+    return json.dumps(value, ensure_ascii=False, default=plain)
 
 
 def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -> Row:
-    """The row with dotted names for nested columns, and what its options rename; an empty cell is the empty text.
+    """The row with dotted names for nested columns, and what its options rename; an empty cell, or NaN, is the empty text.
 
-    Hugging Face's pictures and sounds, which have `bytes` and `path`, are their bytes, else their path.
+    Bytes that are UTF-8, and no picture or sound, are a text: some programs do not mark texts as such. Hugging Face's
+    pictures and sounds, which have `bytes` and `path`, are their bytes, else their path.
     """
     found: Row = {}
     for name, value in row.items():
         if isinstance(value, dict) and set(value) == {"bytes", "path"}:
             value = value["bytes"] or value["path"]
+        if isinstance(value, bytes) and name not in MAGIC and not _kind(value):
+            with contextlib.suppress(UnicodeDecodeError):
+                value = value.decode("utf-8-sig")
         if isinstance(value, dict):
             found |= flat(value, None, f"{before}{name}.")
         else:
-            found[before + name] = "" if value is None else value
+            found[before + name] = "" if value is None or value != value else value
     for field, column in (options or {}).items():
         if field != "separator":
             if column not in found:
@@ -205,8 +223,6 @@ def _packed(url: str, checksum: str) -> Table:
         DataError: If the file or a row cannot be read, with its file and line, or if the cache cannot be written.
     """
     separator = options_of(url).get("separator")
-    separator = "\t" if separator == "tab" else separator
-
     unread: list[OSError] = []
 
     def texts() -> Iterator[str]:
@@ -236,7 +252,7 @@ def _packed(url: str, checksum: str) -> Table:
                 raise
             raise limits.cache_error(place, error) from error
 
-    stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
+    stamp = f"2 {split_options(url)[0]} {checksum} {separator}"  # 2: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:
@@ -281,9 +297,17 @@ def _arrow(url: str) -> Table:
 
 
 def _validated(columns: _Columns) -> _Columns:
-    """Return the columns; ArrowInvalid if a value lies outside them or a text is not UTF-8, which pyarrow does not check."""
+    """Return the columns, views as what they are views of: pyarrow cannot take rows of them.
+
+    Raises:
+        ArrowInvalid: If two have the same name, a value lies outside them or a text is not UTF-8: pyarrow checks neither.
+    """
     columns.validate(full=True)
-    return columns
+    names = columns.schema.names
+    if twice := sorted(name for name in set(names) if names.count(name) > 1):
+        raise pa.ArrowInvalid(f"two columns have the name {twice[0]!r}; rename one")
+    types = [_VIEWS.get(field.type, field.type) for field in columns.schema]
+    return columns if types == columns.schema.types else columns.cast(pa.schema(list(zip(names, types, strict=True))))
 
 
 def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:

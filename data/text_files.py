@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import json
+import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from multicse.data import limits
 from multicse.data.errors import DataError, did_you_mean
-from multicse.data.shard_urls import filesystem, table_kind
+from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
 
 SEPARATORS = ",;\t|"
+_EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line by which Excel is given the separator
+_QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # how bytes are decoded that are not UTF-8
+_OTHER = {
+    b"\x1f\x8b": "is compressed; add .gz to its name",
+    b"BZh91AY&SY": "is compressed; decompress it (bunzip2)",
+    b"\xfd7zXZ": "is compressed; decompress it (unxz)",
+    b"\x28\xb5\x2f\xfd": "is compressed; decompress it (unzstd)",
+    b"PK\x03\x04": "is a ZIP archive or an Excel workbook; unpack it, or save its sheet as CSV UTF-8",
+    b"PAR1": "is a Parquet file; name it .parquet",
+    b"\xff\xfe": "is UTF-16; save it as UTF-8 (Excel: CSV UTF-8)",
+    b"\xfe\xff": "is UTF-16; save it as UTF-8",
+}
+"""How files begin that are neither texts nor text tables, and what to do with them."""
 
 
 def read_table(
@@ -26,9 +44,8 @@ def read_table(
 
     Args:
         path: File, or URL of one, whose ending says which it is. A text has the column `txt`.
-        columns: Columns that a CSV or TSV must have. If empty, none of its columns may have the name of another.
-        separator: Text between cells. Default: in a TSV a tab, in a CSV the usual one that its first line has most often.
-            Cells of a CSV may be in quotation marks.
+        columns: As in `read_rows`.
+        separator: As in `read_rows`.
 
     Raises:
         DataError: As `read_rows` and `read_json`.
@@ -39,10 +56,7 @@ def read_table(
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
     if kind == "jsonl":
         return read_json(path)
-    if kind == "csv" and separator is None:
-        _, first = next(read_lines(path), (0, ""))
-        separator = max(SEPARATORS, key=first.count)
-    return read_rows(path, columns, delimiter=separator or "\t", quoted=kind == "csv")
+    return read_rows(path, columns, separator=separator)
 
 
 def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -52,12 +66,19 @@ def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
         DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
     """
     for number, line in read_lines(path):
+        row: Any = None
         try:
             row = json.loads(line)
             if "\\u" in line:
                 json.dumps(row, ensure_ascii=False).encode()  # half a character is JSON, and no text
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: no JSON ({error})") from error
+            if not line.lstrip().startswith("["):
+                raise DataError(f"{path}, line {number}: no JSON ({error}); a line is an object of JSON") from error
+            row = []  # the beginning of an array
+        if isinstance(row, list):
+            raise DataError(
+                f"{path}, line {number}: an array of JSON; write an object a line (jq -c '.[]', or pandas' lines=True)"
+            )
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
         yield number, row
@@ -66,12 +87,13 @@ def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
 def read_lines(path: Path | str, *, blank: bool = False, latin: bool = False) -> Iterator[tuple[int, str]]:
     """Lines of a UTF-8 file (``.gz``: compressed) with their numbers from 1, without line ends and byte order mark.
 
-    `path` may be a URL. Only line feeds end a line, since sentences hold other Unicode separators. Blank lines are left out
-    unless `blank` is set. With `latin` a file that is not UTF-8 is read as latin-1.
+    `path` may be a URL. Lines end by a line feed, a carriage return or both, and by nothing else, since sentences hold other
+    Unicode separators. Blank lines are left out unless `blank` is set. With `latin` a file that is not UTF-8 is read as
+    latin-1.
 
     Raises:
         DataError: a path that is no file, bytes that are not UTF-8, a gzip file that is cut or damaged, a line of more than
-            `limits.LINE` bytes.
+            `limits.LINE` characters.
     """
     for number, line in _whole_lines(path, latin):
         if blank or line.strip():
@@ -92,30 +114,41 @@ def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[
 
 
 def read_rows(
-    path: Path | str, columns: Sequence[str], either: Sequence[str] = (), *, delimiter: str = "\t", quoted: bool = False
+    path: Path | str,
+    columns: Sequence[str],
+    either: Sequence[str] = (),
+    *,
+    separator: str | None = None,
+    quoted: bool | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a table (``.gz``: compressed) whose first line names the columns, with their line numbers.
+    """Rows of a table (``.gz``: compressed) whose first line names the columns, with the numbers of their last lines.
 
-    Empty lines are left out.
+    They are the rows of Python's csv module: every one is yielded or an error. Empty lines are left out. A column without a
+    name is called by its number.
 
     Args:
         path: the file, UTF-8, or its URL.
         columns: must be there, each once, in any order; further columns are kept. If empty, every column must be there once.
         either: one or more of these must be there as well.
-        delimiter: what stands between two cells.
-        quoted: whether cells may stand in quotation marks (and hold delimiters and line ends); else those are text.
+        separator: what stands between two cells. Default: in a ``.csv`` what an Excel line ``sep=;`` names, otherwise the
+            usual one that its first row has most often outside quotation marks; in other files a tab.
+        quoted: whether cells may stand in quotation marks (and hold separators and line ends); else those are text.
+            Default: in a ``.csv`` they may, in a ``.tsv`` if every cell that begins with a mark is such a cell.
 
     Raises:
-        DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header.
+        DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header,
+            marks that are no quotation, or a TSV that has other rows with quotation than without.
     """
-    if quoted:
-        rows = _quoted(path, delimiter)
-    else:  # cells may all be empty: tabs are no blank line
-        rows = ((number, line.split(delimiter)) for number, line in read_lines(path, blank=True) if line.strip(" "))
+    csv.field_size_limit(limits.LINE)  # a text may be longer than csv's 128 kB
+    kind = table_kind(str(path))
+    separator = separator or (_separator(path) if kind == "csv" else "\t")
+    quoted = kind == "csv" or (kind == "tsv" and _is_quoted(path, separator)) if quoted is None else quoted
+    rows = _cells(path, separator, quoted)
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
         raise DataError(f"{path} is empty; its first line names the columns{among}")
+    header = [name or f"column{place}" for place, name in enumerate(header, 1)]
     wanted = [*columns, *([column for column in header if column in either] or either[:1])]
     for column in wanted or header:
         if column not in header:
@@ -124,27 +157,69 @@ def read_rows(
         if header.count(column) > 1:
             raise DataError(f"{path}, line {number}: two columns have the name {column!r}; rename one")
     for number, cells in rows:
-        if len(cells) != len(header):
+        if len(cells) == len(header):
+            yield number, dict(zip(header, cells, strict=True))
+        elif len(cells) > 1 or cells[0].strip():
             raise DataError(
-                f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, parted by {delimiter!r}; quotation "
-                f"marks are read as {'quoting' if quoted else 'text'}"
+                f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; "
+                f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
             )
-        yield number, dict(zip(header, cells, strict=True))
 
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _quoted(path: Path | str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(limits.LINE)  # a text may be longer than csv's 128 kB
-    reader = csv.reader((line for _, line in _whole_lines(path)), delimiter=delimiter, strict=True)
+def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """The rows of Python's csv module that are not empty, each with the number of its last line."""
+    number = before = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal number
+        for number, line in _whole_lines(path):
+            if number > 1 or not _EXCEL.fullmatch(line):
+                yield line
+
+    quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     try:
-        for cells in reader:
-            if cells and not (len(cells) == 1 and cells[0].isspace()):  # a blank line
-                yield reader.line_num, cells
+        for cells in csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True):
+            if cells:
+                yield number, cells
+            before = number
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}; quotation marks are read as quoting") from error
+        raise DataError(
+            f"{path}, line {before + 1}: {error}; quotation marks are read as "
+            f"{'quoting, and inside of it they are doubled' if quoted else 'text'}"
+        ) from error
+
+
+def _separator(path: Path | str) -> str:
+    """The separator of a CSV, as its beginning shows it."""
+    lines = [line for _, line in islice(_whole_lines(path), 16)]
+    if lines and (named := _EXCEL.fullmatch(lines[0])):
+        return named[1]
+    header = _QUOTED.sub(r"\1", "".join(lines).lstrip("\r\n")[: 2**16])
+    return max(SEPARATORS, key=re.split(r"[\r\n]", header, maxsplit=1)[0].count)
+
+
+def _is_quoted(path: Path | str, separator: str) -> bool:
+    """Whether the quotation marks of a TSV quote: some programs write it so, others write texts with marks as they are.
+
+    Raises:
+        DataError: If it may be either, and the rows would be others.
+    """
+    if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
+        return False
+    try:
+        quoting, text = (Counter(len(cells) for _, cells in _cells(path, separator, quoted)) for quoted in (True, False))
+    except DataError:
+        return False
+    if len(quoting) == len(text) == 1 and quoting != text:
+        raise DataError(
+            f"{path} has {text.total():,} rows if its quotation marks are text, {quoting.total():,} if they quote. If they "
+            "quote, name it .csv (its separator is found); if they are text, double them and quote the cells"
+        )
+    return len(quoting) == 1
 
 
 def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, str]]:
@@ -154,31 +229,46 @@ def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, s
     if isinstance(path, Path) and not path.is_file():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"there is no file {path}.{did_you_mean(path.name, beside)}")
-    encoding = "latin-1" if latin and not _is_utf8(path) else "utf-8"
-    for number, content in _raw(path):
-        try:
-            yield number, content.decode("utf-8-sig" if number == 1 and encoding == "utf-8" else encoding)
-        except UnicodeDecodeError as error:
-            if number == 1 and content.startswith(b"\x1f\x8b"):
-                raise DataError(f"{path} is compressed; add .gz to its name") from error
-            byte = error.object[error.start]
-            raise DataError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8") from error
+    if latin and any(_NO_UTF8.search(line) for _, line in _decoded(path, "utf-8")):
+        yield from _decoded(path, "latin-1")
+        return
+    for number, line in _decoded(path, "utf-8-sig"):
+        if number == 1:
+            _refuse_other(path, line)
+        if not line.isascii() and (bad := _NO_UTF8.search(line)):
+            byte = ord(bad[0]) - 0xDC00
+            raise DataError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8")
+        yield number, line
 
 
-def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
+def _refuse_other(path: Path | str, line: str) -> None:
+    """DataError for a file that is no text in UTF-8 by its first line."""
+    content = line.encode("utf-8", "surrogateescape")
+    for start, what in _OTHER.items():
+        if content.startswith(start):
+            raise DataError(f"{path} {what}")
+    if line.count("\0") * 3 > len(line):
+        raise DataError(f"{path} has as many zero bytes as UTF-16, or is damaged; save it as UTF-8")
+
+
+def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
+    """Lines with their ends and numbers; what is not UTF-8 in them matches `_NO_UTF8`."""
     number = 0
     try:
         if isinstance(path, Path):
-            file: io.BufferedIOBase = path.open("rb")
-            place = path.name
+            file: Any = path.open("rb")
         else:
             fs, place = filesystem(path)
             file = io.BufferedReader(fs.open(place, "rb"), 2**20)
-        with file, gzip.GzipFile(fileobj=file) if place.partition("?")[0].endswith(".gz") else file as lines:
-            # Not by iteration: a line may be as long as a small gzip file makes it.
-            for number, line in enumerate(iter(partial(lines.readline, limits.LINE + 1), b""), 1):
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(file)
+            if is_gzipped(str(path)):
+                file = stack.enter_context(gzip.GzipFile(fileobj=file))
+            # All three line ends, and no other. Not by iteration: a line may be as long as a small gzip file makes it.
+            text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="")
+            for number, line in enumerate(iter(partial(text.readline, limits.LINE + 1), ""), 1):
                 if len(line) > limits.LINE:
-                    raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")
+                    raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more characters', limits.LINE)}")
                 yield number, line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
@@ -189,12 +279,3 @@ def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
         if not isinstance(path, Path):
             raise  # of a store: `tables.readable` tries the whole read again
         raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _is_utf8(path: Path | str) -> bool:
-    try:
-        for _, line in _raw(path):
-            line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

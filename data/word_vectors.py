@@ -10,6 +10,7 @@ A file is read once; the folder made of it lies in a cache (`limits.cache_path`)
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import io
@@ -35,6 +36,7 @@ TEXT, BINARY = (".txt", ".vec"), (".bin",)
 SUFFIXES = (*TEXT, *BINARY)  # each also with .gz after it
 PICKLED = (".kv", ".model", ".pkl", ".pickle")
 VECTORS, WORDS, NOTE = "vectors.npy", "words.txt", "vectors.json"
+FASTTEXT = b"\xba\x16\x4f\x2f"  # how its own .bin begins
 BINARY_HEADER = 42  # bytes: two numbers of twenty digits, a blank and a line feed
 CACHE_FROM = 2**20  # bytes; smaller files are read as fast as a cache would be
 
@@ -263,8 +265,9 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     announced, vectors = lines, np.empty((0, 0), np.float32)
     words: list[str] = []
     for number, line in enumerate(_lines(path), 1):
-        word, *numbers = line.rstrip().split(b" ")
+        word, *numbers = line.rstrip().replace(b"\t", b" ").split(b" ")
         if number == 1:
+            word = word.removeprefix(codecs.BOM_UTF8)
             header = word.isdigit() and len(numbers) == 1 and numbers[0].isdigit()
             vectors = np.empty((lines - header, int(numbers[0]) if header else len(numbers)), np.float32)
             if header:
@@ -297,6 +300,8 @@ def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
     """word2vec's form: a line with the numbers of words and dimensions; then words, each with a blank and floats."""
     with _open(path) as file:
         first = file.readline(BINARY_HEADER).split()
+        if b"".join(first).startswith(FASTTEXT):
+            raise DataError(f"{path} is a model of fastText, not word vectors; give its .vec instead")
         if len(first) != 2 or not all(part.isdigit() for part in first):
             raise DataError(f"{path} does not begin with the numbers of its words and dimensions, as word2vec's form does")
         vectors = np.empty(tuple(map(int, first)), np.float32)  # memory is taken as rows are written

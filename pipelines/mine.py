@@ -6,6 +6,7 @@ written down; from then on it is an ordinary run.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 from collections.abc import Iterator
@@ -258,7 +259,9 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
         if kind == "text":
-            pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
+            packed = pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
+            if dropped := packed.record["dropped"]:
+                print(f"{dropped:,} empty or missing texts of {place} are left out")
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, replace(output, shard_size=1000), files_of(place))
@@ -279,23 +282,30 @@ def _halves(folder: Path, asked: Arguments, part: str) -> Path:
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
     """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
-    there = sum(1 for _ in _sentences(asked))
+    there = sum(1 for _ in filter(None, _sentences(asked)))
     if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
         return _sentences(asked)
-    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
+    looked_at = islice(filter(None, _sentences(asked)), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)
+    apart = [draft.fields["txt"].decode() for draft in looked_at]
     for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
         cut = [_cut(" ".join(text.split())) for text in texts]
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
-        lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, pair)) for pair in pairs)]
         folder.mkdir(parents=True, exist_ok=True)
-        _halves(folder, asked, part).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    kept = enumerate(_sentences(asked))
-    return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
+        with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, "excel-tab", lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
+
+    def kept() -> Iterator[UnpackedSample | None]:
+        number = 0
+        for draft in _sentences(asked):
+            if draft is None or number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT:
+                yield draft
+            number += draft is not None
+
+    return kept()
 
 
-def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
-    drafts = table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
-    return (draft for draft in drafts if draft is not None)
+def _sentences(asked: Arguments) -> Drafts:
+    return table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from multicse.data import limits
 from multicse.data.errors import DecodeError
+from multicse.data.texts import text_of
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Fields of a sample that hold a picture, in the order of preference."""
@@ -25,7 +25,6 @@ SOUNDS = ("wav", "flac", "ogg", "mp3")
 
 _SOUND_BLOCK = 2**18  # values decoded at a time: many channels never lie in memory as a whole
 _EDGE = 0.05  # seconds behind what is wanted of a sound: the resampling filter sees no end in what is kept
-_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # what JSON may write and UTF-8 cannot; what a text that was damaged holds
 
 Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow itself refuses twice that many
 
@@ -173,27 +172,20 @@ def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: s
     """The texts of a sample, one per column: a field of its own (`txt`), else an entry of its `json`.
 
     Line breaks and runs of white space become one space; `empty` stands for a text without anything else. DecodeError:
-    missing, empty without `empty`, not UTF-8, half a character, longer than `limits.TEXT`, or not a string.
+    no such field, empty or missing without `empty`, and as `text_of`.
     """
     texts = []
     for column in columns:
-        value = _value(fields, column, key)
-        if not isinstance(value, str):
-            raise DecodeError(f"sample {key!r}: {column!r} is {type(value).__name__}, not a text")
-        value = _sound_text(value, column, key)
+        value = _text(_value(fields, column, key), column, key)
         if not value and empty is None:
             raise DecodeError(f"sample {key!r}: the text {column!r} is empty")
         texts.append(value or empty or "")
     return texts
 
 
-def _sound_text(value: str, column: str, key: str) -> str:
-    """The text with single white space; DecodeError for one that is too long or cannot be written as UTF-8."""
-    if len(value) > limits.TEXT:
-        raise DecodeError(f"sample {key!r}: {column!r} has {limits.over('TEXT', len(value), limits.TEXT)} characters")
-    if _NO_TEXT.search(value):
-        raise DecodeError(f"sample {key!r}: {column!r} holds a lone surrogate or a zero byte, which is no text")
-    return " ".join(value.split())
+def _text(value: Any, column: str, key: str) -> str:
+    """The value as text with single white space. Raises DecodeError as `text_of`."""
+    return " ".join(text_of(value, f"sample {key!r}: {column!r}").split())
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
@@ -204,17 +196,20 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
     found = _record(fields, key).get("captions", [])
     if not found and "txt" in fields:
         return text(fields, ("txt",), key)
-    if not isinstance(found, list) or not found or not all(isinstance(item, str) and item.strip() for item in found):
+    texts = [_text(item, "captions", key) for item in found] if isinstance(found, list) else []
+    if not texts or not all(texts):
         raise DecodeError(
             f"sample {key!r} has no captions; pack it with --captions COLUMN "
             '(json {"captions": [...]}, none of them empty, or txt)'
         )
-    return [_sound_text(item, "captions", key) for item in found]
+    return texts
 
 
 def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
     """The class of a sample, an integer of at least 0: a field of its own (`cls`), else an entry of its `json`."""
     value = _value(fields, column, key)
+    if isinstance(value, bytes | float):  # whole numbers of a column with gaps are floats
+        value = text_of(value, f"sample {key!r}: {column!r}")
     if isinstance(value, str) and len(digits := value.strip()) <= limits.CLASS_DIGITS and digits.isdecimal():
         value = int(digits)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
@@ -223,11 +218,8 @@ def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
 
 
 def _value(fields: Mapping[str, bytes], column: str, key: str) -> Any:
-    try:
-        if column in fields:
-            return fields[column].decode("utf-8-sig")  # files written on Windows begin with a byte order mark
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"sample {key!r}: {column!r} is not UTF-8 ({error})") from error
+    if column in fields:
+        return fields[column]
     record = _record(fields, key)
     if column not in record:
         names = sorted(set(fields) - {"json"}) + [f"json[{name}]" for name in sorted(record)]

@@ -1,10 +1,9 @@
 """Classification of labelled texts or pairs on frozen sentence vectors.
 
-A TSV has a header with the column ``label`` and one of sentences (``text``, ``sentence``, ...), or two for pairs
-(``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``), tab separated, never quoted, one row a line,
-``.tsv`` or ``.tsv.gz``. Its parts are, in this order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and
-``NAME.test.tsv``, given by any one of them; a column ``split`` with train, dev and test; else 80, 10 and 10 % of every
-class, drawn by a seed.
+A TSV or CSV has a header with the column ``label`` and one of sentences (``text``, ``sentence``, ...), or two for pairs
+(``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``); its name may end in ``.gz``. Its parts are, in this
+order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and ``NAME.test.tsv``, given by any one of them; a column
+``split`` with train, dev and test; else 80, 10 and 10 % of every class, drawn by a seed.
 """
 
 from __future__ import annotations
@@ -212,12 +211,12 @@ def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
 
 
 def read_labelled(path: str | Path, seed: int = 0) -> Labelled:
-    """Train, dev and test of a labelled TSV; `seed` draws them where the file does not state them.
+    """Train, dev and test of a labelled TSV or CSV; `seed` draws them where the file does not state them.
 
     Raises EvaluationError, with file and line, for a missing file or column, a bad row, and a part that is not there.
     """
     file = Path(path).expanduser()
-    named = re.fullmatch(r"(.+)\.(train|dev|test)(\.tsv(?:\.gz)?)", file.name)
+    named = re.fullmatch(r"(.+)\.(train|dev|test)(\.[ct]sv(?:\.gz)?)", file.name)
     if named:
         files = {part: file.with_name(f"{named[1]}.{part}{named[3]}") for part in PARTS}
         return Labelled(str(file), {part: [row for _, row in _rows(files[part])] for part in PARTS})
@@ -244,7 +243,7 @@ def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Rows of a TSV with the part each states ("" without a split column)."""
+    """Rows of a table with the part each states ("" without a split column)."""
     for number, fields in read_rows(path, ("label",), TEXT):
         place = f"{path}, line {number}"
         texts = [" ".join(cell.split()) for column, cell in fields.items() if column in TEXT]

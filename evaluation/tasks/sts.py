@@ -25,7 +25,9 @@ from typing import Any
 import numpy as np
 import scipy  # whose parts load when they are used
 
+from multicse.data.errors import DecodeError
 from multicse.data.text_files import read_cells, read_lines, read_rows
+from multicse.data.texts import text_of
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
 logger = logging.getLogger(__name__)
@@ -165,26 +167,28 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
     """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
     path = folder / FILES[layout][name]
     if layout == "raw":
-        return _read_table(path, subsets=name in SUBSETS)  # STS-B's genres and sources are no subsets
+        return _read_table(path, subsets=name in SUBSETS, quoted=False)  # STS-B's genres and sources are no subsets
     if name in SUBSETS:
         return _read_semeval(path, SUBSETS[name])
     if name.startswith("sickr"):
-        return _read_table(path, ("relatedness_score", "sentence_A", "sentence_B"), subsets=False, tokens=True)
+        columns = ("relatedness_score", "sentence_A", "sentence_B")
+        return _read_table(path, columns, subsets=False, tokens=True, quoted=False)
     return collect(_stsb_rows(path), path)
 
 
 def pair_task(path: Path) -> PairTask:
     """The task of any file or folder of rated pairs, in one of three forms, named after it.
 
-    * ``.tsv`` or ``.tsv.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column ``subset``
-      is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and counted.
+    * ``.tsv`` or ``.csv``, optionally with ``.gz``: a header with at least ``score sentence1 sentence2``, in any order. A
+      column ``subset`` is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and
+      counted.
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017); the
       name is that of the subset.
     * A folder of such SemEval files: all subsets in it, in the order of their names.
 
     Raises EvaluationError or DataError, with file and line, for what is missing, has another form, or rates nothing.
     """
-    name = path.name.removesuffix(".gz").removesuffix(".tsv")
+    name = path.name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
         name, pairs = match[1], _read_semeval(path.parent, (match[1],))
     elif path.is_dir():
@@ -203,10 +207,16 @@ def metric_name(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
-def _read_table(path: Path, columns: tuple[str, ...] = COLUMNS, subsets: bool = True, tokens: bool = False) -> Pairs:
-    """Pairs of a TSV with the columns score, sentence, sentence under these names; `tokens` joins words by one blank."""
+def _read_table(
+    path: Path,
+    columns: tuple[str, ...] = COLUMNS,
+    subsets: bool = True,
+    tokens: bool = False,
+    quoted: bool | None = None,
+) -> Pairs:
+    """Pairs of a table with the columns score, sentence, sentence under these names; `tokens` joins words by one blank."""
     rows = []
-    for number, row in read_rows(path, columns):
+    for number, row in read_rows(path, columns, quoted=quoted):
         score, first, second = (row[column] for column in columns)
         if tokens:
             first, second = _tokens(first), _tokens(second)
@@ -350,6 +360,10 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
         )
     for i, row in enumerate(rows):
         place = f"{title}, row {i}"
-        if not isinstance(row[first], str) or not isinstance(row[second], str):
-            raise EvaluationError(f"{place}: {first} or {second} is no text")
-        yield "all", rating("" if row[score] is None else str(row[score]), place), row[first], row[second]
+        try:
+            rated, *texts = (text_of(row[column], f"{place}, {column}") for column in (score, first, second))
+        except DecodeError as error:
+            raise EvaluationError(str(error)) from error
+        if row[first] is None or row[second] is None:
+            raise EvaluationError(f"{place}: {first} or {second} is missing")
+        yield "all", rating(rated, place), texts[0], texts[1]

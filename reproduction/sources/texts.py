@@ -18,6 +18,7 @@ from multicse.data.order import permutation, seed_of
 from multicse.data.pack import named_rows, table_rows, text_lines
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.text_files import read_cells, read_lines, read_rows
+from multicse.data.texts import text_of
 from multicse.reproduction.downloads import Content
 
 
@@ -79,7 +80,7 @@ def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ..
 
 def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) -> Iterator[dict[str, str]]:
     if not header:
-        yield from (row for _, row in read_rows(file, columns))
+        yield from (row for _, row in read_rows(file, columns, quoted=False))
         return
     yield from (dict(zip(header, cells, strict=True)) for _, cells in read_cells(file, len(header)))
 
@@ -105,7 +106,7 @@ def imagenet_prompts(notebook: Path) -> Iterator[str]:
     ``imagenet_classes`` and ``imagenet_templates``."""
     lists = {}
     try:
-        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        cells = json.loads(notebook.read_text(encoding="utf-8-sig"))["cells"]
         for code in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
             for match in re.finditer(r"^imagenet_(classes|templates) = (\[.*?\])$", code, re.MULTILINE | re.DOTALL):
                 lists[match[1]] = ast.literal_eval(match[2])
@@ -116,5 +117,5 @@ def imagenet_prompts(notebook: Path) -> Iterator[str]:
 
 def _drafts(sentences: Iterable[str]) -> Iterator[UnpackedSample]:
     for sentence in sentences:
-        if text := sentence.strip():
+        if text := text_of(sentence.strip(), f"the sentence {sentence[:40]!r}"):
             yield UnpackedSample({"txt": text.encode()})

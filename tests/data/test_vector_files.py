@@ -156,6 +156,22 @@ def test_a_word_may_hold_blanks_but_no_number(tmp_path: Path) -> None:
         open_vectors(tmp_path / "v.txt")
 
 
+@pytest.mark.parametrize(
+    "content", ["\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", "dog\t1\t2\ncat\t3\t4", "\ufeffdog\t1 2\ncat 3 4\n"]
+)
+def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> None:
+    """A byte order mark, line ends of Windows, blanks at the end of a line, tabs."""
+    (tmp_path / "v.txt").write_bytes(content.encode())
+    got = open_vectors(tmp_path / "v.txt")
+    assert got.words == ["dog", "cat"] and got.vectors.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_model_of_fasttext_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cc.en.300.bin").write_bytes(bytes.fromhex("ba164f2f0c000000") + b"\0" * 60)
+    with pytest.raises(DataError, match=r"cc\.en\.300\.bin is a model of fastText.*\.vec"):
+        open_vectors(tmp_path / "cc.en.300.bin")
+
+
 FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]
 HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
 

@@ -147,11 +147,12 @@ def test_only_what_is_wanted_of_a_sound(extension: str) -> None:
 
 
 def test_text() -> None:
-    record = json.dumps({"sent0": " A\tman \n walks. ", "sent1": "Grüße", "n": 3}).encode()
+    record = json.dumps({"sent0": " A\tman \n walks. ", "sent1": "Grüße", "n": 3, "list": ["a"]}).encode()
     fields = {"txt": "\ufeffhello\r\n".encode(), "json": record}
     assert decode.text(fields, ["txt"], key="a") == ["hello"]
     assert decode.text(fields, ["sent0", "sent1", "txt"], key="a") == ["A man walks.", "Grüße", "hello"]
-    for column in ("hard", "n"):
+    assert decode.text(fields, ["n"], key="a") == ["3"]
+    for column in ("hard", "list"):
         with pytest.raises(DecodeError, match=f"'{column}'"):
             decode.text(fields, [column], key="a")
 

@@ -1,0 +1,161 @@
+"""Tables as other programs write them: separators, quotation, line ends, types of Arrow, and files of another kind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from multicse.data import tables
+from multicse.data.errors import DataError
+from multicse.data.pack import table_parts
+from multicse.data.shard_urls import expand, options_of
+from multicse.data.shards import ShardSet
+from multicse.data.text_files import read_lines, read_rows
+
+Rows = list[list[str]]
+
+
+def rows_of(content: bytes, name: str, **options: Any) -> Rows:
+    """The cells that we read, header first."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+        rows = [row for _, row in read_rows(path, (), **options)]
+    return [list(rows[0]) if rows else [], *(list(row.values()) for row in rows)]
+
+
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ('text,n\na 5" pipe,1\nhe said "no,2\n', [['a 5" pipe', "1"], ['he said "no', "2"]]),
+        ('"text;with;marks",n\n"a;b",1\n', [["a;b", "1"]]),
+        ('text;"a, b, c, d"\nx,y;1\n', [["x,y", "1"]]),
+        ('"first\nline";n\nx,y;1\n', [["x,y", "1"]]),
+        ("sep=;\r\na,b;n\r\nx,y;1\r\n", [["x,y", "1"]]),
+        ("text\rone\rtwo\r", [["one"], ["two"]]),
+        ("text\none\rtwo\r\nthree", [["one"], ["two"], ["three"]]),
+        (",text,,\n0,a,,\n", [["0", "a", "", ""]]),
+    ],
+    ids=["inch", "marks", "quoted header", "header of two lines", "Excel", "Mac", "three ends", "no names"],
+)
+def test_tables_from_the_field(content: str, rows: Rows) -> None:
+    assert rows_of(content.encode(), "x.csv")[1:] == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('text,"a"b,n\nx,y,1\n', r"line 1: ',' expected after '\"'"),
+        ('text,n\n"a \\"b\\"",1\n', "line 2: .*doubled"),
+        ('text,n\na,1\n"open,1\nb,2\n', "line 3: unexpected end of data"),
+        ("text,n\none\rtwo,1\n", "line 2: 1 cells under 2 columns.*line ends"),
+        ("text,text\na,b\n", "two columns have the name 'text'"),
+        ("", "is empty"),
+    ],
+)
+def test_a_csv_that_is_none_is_an_error_that_names_the_line(content: str, said: str) -> None:
+    with pytest.raises(DataError, match=rf"x\.csv.*{said}"):
+        rows_of(content.encode(), "x.csv")
+
+
+def test_a_separator_that_is_named_is_obeyed(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('a;b,"c;d"\n1;2,3\n')
+    for name, row in {",": {"a;b": "1;2", "c;d": "3"}, "%2C,txt=c;d": {"a;b": "1;2", "txt": "3"}}.items():
+        assert list(tables.rows(f"{tmp_path}/x.csv#separator={name}")) == [(0, row)]
+    (tmp_path / "y.csv").write_text("a,b\tc\n1,2\t3\n")
+    for name in ("tab", "\\t", "%09"):
+        assert list(tables.rows(f"{tmp_path}/y.csv#separator={name}")) == [(0, {"a,b": "1,2", "c": "3"})]
+    for name in ("ab", "%22", "", ";,txt=", ";,txt"):
+        with pytest.raises(DataError, match=r"separator is one character|FIELD=COLUMN"):
+            options_of(f"x.csv#separator={name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.csv", "text,n\na,1\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("x.txt", "a sentence\n".encode("utf-16-le"), "zero bytes as UTF-16"),
+        ("x.jsonl", '{"text": "a"}\n'.encode("utf-16-be"), "zero bytes as UTF-16"),
+        ("x.csv", gzip.compress(b"text\n"), r"add \.gz to its name"),
+        ("x.csv", b"PK\x03\x04\xff\0\0", "Excel workbook"),
+        ("x.csv.bz2", b"", r"also \.gz.*Decompress"),
+        ("x.parquet.gz", b"", r"also \.gz.*Decompress"),
+        ("x.json", b"[]", "jq"),
+        ("x.jsonl", b'[{"text": "a"}]\n', "line 1: an array of JSON; write an object a line"),
+        ("x.jsonl", b'[\n {"text": "a"}\n]\n', "line 1: an array of JSON"),
+        ("x.jsonl", b'{"text": "a"},\n{"text": "b"}\n', "line 1: no JSON"),
+    ],
+    ids=str,
+)
+def test_another_kind_of_file_is_told_with_the_remedy(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        ShardSet.open(str(tmp_path / name))
+
+
+def test_a_table_without_rows_is_told(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text("text,n\n")
+    for name in ("x.parquet", "x.csv"):
+        with pytest.raises(DataError, match=rf"{name}.*the tables have no rows"):
+            ShardSet.open(str(tmp_path / name))
+    with pytest.raises(DataError, match=r"x\.parquet: the table has no rows"):
+        table_parts(str(tmp_path / "x.parquet"))
+
+
+def test_a_file_may_have_a_question_mark_in_its_name(tmp_path: Path) -> None:
+    for name in ("what?.csv", "what1.csv"):
+        (tmp_path / name).write_text(f"text\n{name}\n")
+    for name, files in {
+        "what?.csv": ["what?.csv"],
+        "what[?]*.csv": ["what?.csv"],
+        "wha??.csv": ["what1.csv", "what?.csv"],
+    }.items():
+        assert [Path(url).name for url in expand(f"{tmp_path}/{name}")[0]] == files
+    assert ShardSet.open(f"{tmp_path}/what?.csv").sample(0).fields["txt"] == b"what?.csv"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_texts_and_json_have_three_line_ends(end: str, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(end.join(["one", "", "two\x0b\u2028", "three"]).encode("utf-8-sig"))
+    assert [line for _, line in read_lines(tmp_path / "x.txt")] == ["one", "two\x0b\u2028", "three"]
+    (tmp_path / "x.jsonl").write_bytes(end.join(json.dumps({"text": f"{i}\r\n"}) for i in range(3)).encode())
+    assert [row["text"] for _, row in tables.rows(str(tmp_path / "x.jsonl"))] == ["0\r\n", "1\r\n", "2\r\n"]
+
+
+def write(path: Path, columns: dict[str, pa.Array]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    else:
+        with pa.ipc.new_file(str(path), pa.table(columns).schema) as out:
+            out.write_table(pa.table(columns), max_chunksize=2)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize(
+    "kind", ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"]
+)
+def test_texts_of_every_type_of_arrow(kind: str, suffix: str, tmp_path: Path) -> None:
+    """Polars writes views, older programs texts that are not marked as such."""
+    texts = ["one", "zwölf", None, ""]
+    column = pa.array(texts)
+    column = column.dictionary_encode() if kind == "dictionary" else column.cast(getattr(pa, kind)())
+    write(tmp_path / f"x{suffix}", {"text": column})
+    assert [row["text"] for _, row in tables.rows(f"{tmp_path}/x{suffix}")] == ["one", "zwölf", "", ""]
+    shards = ShardSet.open(f"{tmp_path}/x{suffix}")
+    assert shards.fields == ("text", "txt") and shards.sample(1).fields["txt"] == "zwölf".encode()  # type: ignore[union-attr]
+
+
+def test_two_columns_of_a_name_are_told(tmp_path: Path) -> None:
+    twice: Sequence[Any] = [pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.Table.from_arrays(twice, names=["text", "text"]), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match="two columns have the name 'text'"):
+        ShardSet.open(str(tmp_path / "x.parquet"))

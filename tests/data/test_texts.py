@@ -1,0 +1,116 @@
+"""What is a text and what is none, for streams, packing and evaluation alike."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from multicse.data import limits
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.pack import table_rows, text_lines
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.streams import decode
+from multicse.data.streams.text import TextStream
+from multicse.data.texts import text_of
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.sts import PairTask, hub_pairs
+
+TEXTS: list[tuple[Any, str]] = [
+    ("a text", "a text"),
+    ("nan", "nan"),
+    (b"\xef\xbb\xbfz\xc3\xb6", "zö"),
+    (None, ""),
+    (float("nan"), ""),
+    (1, "1"),
+    (1.0, "1"),
+    (2.5, "2.5"),
+    (Decimal("1.50"), "1.50"),
+    (datetime.date(2020, 1, 2), "2020-01-02"),
+]
+NO_TEXTS: list[tuple[Any, str]] = [
+    (["a"], "is list, not a text"),
+    ({"a": 1}, "is dict, not a text"),
+    (True, "is bool, not a text"),
+    (float("inf"), "is inf, not a text"),
+    (b"\xff", "is not UTF-8"),
+    ("a\0b", "zero byte"),
+    ("\ud800", "lone surrogate"),
+    ("x" * (limits.TEXT + 1), "MULTICSE_MAX_TEXT"),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), TEXTS, ids=repr)
+def test_texts(value: Any, text: str) -> None:
+    assert text_of(value, "here") == text
+
+
+@pytest.mark.parametrize(("value", "said"), NO_TEXTS, ids=lambda value: repr(value)[:20])
+def test_no_texts(value: Any, said: str) -> None:
+    with pytest.raises(DecodeError, match=rf"^here.*{said}"):
+        text_of(value, "here")
+
+
+@pytest.mark.parametrize("value", [text for text, _ in NO_TEXTS if text != {"a": 1}], ids=lambda value: repr(value)[:20])
+def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> None:
+    """With file, row and column; the other texts of the table are fine."""
+    if value in ("\ud800", True, float("inf")) or isinstance(value, list):
+        path = tmp_path / "x.jsonl"
+        path.write_text("".join(f"{json.dumps({'body': text, 'n': 1})}\n" for text in ("fine", value)))
+    else:
+        path = tmp_path / "x.parquet"
+        pq.write_table(pa.table({"body": pa.array([type(value)(), value]), "n": [1, 2]}), path)
+    with pytest.raises(DataError, match=rf"x\.{path.suffix[1:]}, (row|line) [12]\b"):
+        list(table_rows(path, ["body"], keep_empty=True))
+    if value == "\ud800":  # no table holds it
+        sample: Any = RawSample("k", "s", {"json": json.dumps({"body": value}).encode()})
+    else:
+        sample = ShardSet.open(str(path)).sample(1)
+    with pytest.raises(DecodeError):
+        TextStream(shards="", columns=("body",)).row(sample, np.random.default_rng(0))
+
+
+def test_a_line_that_a_stream_refuses_is_not_packed(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"fine\nwith a\0zero\n")
+    with pytest.raises(DataError, match=r"x\.txt, line 2 holds .* zero byte"):
+        list(text_lines([tmp_path / "x.txt"]))
+
+
+def test_missing_values_and_numbers_of_classes(tmp_path: Path) -> None:
+    """A class that is missing leaves its row out; 1 and 1.0 are one class, and truth values are names."""
+    rows = '{"t": "a", "c": 1}\n{"t": NaN, "c": 1}\n{"t": "b", "c": 1.0}\n{"t": "c", "c": NaN}\n{"t": 5, "c": true}\n'
+    (tmp_path / "x.jsonl").write_text(rows)
+    found = [draft and (draft.fields["txt"], draft.label) for draft in table_rows(tmp_path / "x.jsonl", ["t"], label="c")]
+    assert found == [(b"a", "1"), None, (b"b", "1"), None, (b"5", "True")]
+    assert decode.label({"json": b'{"c": 1.0}'}, "c", "k") == 1
+    with pytest.raises(DecodeError, match="not a class number"):
+        decode.label({"json": b'{"c": 1.5}'}, "c", "k")
+
+
+def test_captions_are_texts(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"captions": [[b"one", b"two"], [b"\xff"]]}), tmp_path / "x.parquet")
+    shards = ShardSet.open(str(tmp_path / "x.parquet"))
+    good, bad = (shards.sample(number) for number in range(2))
+    assert isinstance(good, RawSample) and decode.captions(good.fields, "k") == ["one", "two"]
+    assert isinstance(bad, RawSample)
+    with pytest.raises(DecodeError, match="lone surrogate"):
+        decode.captions(bad.fields, "k")
+
+
+def test_a_task_takes_the_same_texts(tmp_path: Path) -> None:
+    def made(first: list[Any]) -> PairTask:
+        columns = {"sentence1": pa.array(first), "sentence2": ["x", "y", "z"], "score": [1, 2, 3]}
+        pq.write_table(pa.table(columns), tmp_path / "test.parquet")
+        return hub_pairs(f"{tmp_path}:test")
+
+    assert made([b"a", b"b", b"c"]).pairs.first == ("a", "b", "c")
+    for first, said in ([["a"]] * 3, "row 0, sentence1 is list"), (["a", "b", None], "row 2: .*missing"):
+        with pytest.raises(EvaluationError, match=said):
+            made(first)

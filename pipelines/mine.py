@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ from typing import Annotated, Any
 import tyro
 
 from multicse.data.errors import DataError
-from multicse.data.pack import files_of, folder_files, table_rows, text_lines
+from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Drafts, Output, UnpackedSample, pack
-from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.shard_writer import Drafts, Output, UnpackedSample, left_out_lines, pack
+from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.text_encoder import EncoderConfig
 from multicse.pipelines.registry import FILES, Recipes, takes_files
@@ -48,6 +48,8 @@ FEWEST = 16
 HELD_OUT = 20
 """Every so-many-th sentence is held out, where no rated pairs are given."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
+MOST_UNUSABLE = 0.1
+"""Largest share of pictures or sounds that may be missing or damaged."""
 LOOKED_AT = 200
 """Samples whose lengths and sizes decide."""
 ENGLISH, FOREIGN = "small-bert-en", 1.8
@@ -259,12 +261,22 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, replace(output, shard_size=1000), files_of(place))
-    return ShardSet.open(str(out))
+    manifest = read_manifest(str(out))
+    left_out = manifest.record.get("left_out", {}) if manifest else {}
+    for line in left_out_lines(left_out):
+        print(f"{place}: {line}")
+    shards, unusable = ShardSet.open(str(out)), sum(left_out.get(why, (0,))[0] for why in UNUSABLE)
+    if unusable > MOST_UNUSABLE * (unusable + shards.samples):
+        raise DataError(
+            f"{OPTIONS[kind]} {place}: {unusable:,} of {unusable + shards.samples:,} files cannot be used, more than "
+            f"{MOST_UNUSABLE:.0%}; repair or remove them"
+        )
+    return shards
 
 
 def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    files = [place / file for file in files_below(place)[0]] if place.is_dir() else [place]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
     text = place == asked.text and [asked.dev is None, asked.column, asked.language]
     return hashlib.sha256(json.dumps([state, text, asked.licence]).encode()).hexdigest()[:8]
@@ -278,7 +290,7 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
     """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
     there = sum(1 for _ in _sentences(asked))
     if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
-        return _sentences(asked)
+        return _drafts(asked)
     apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
     for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
         cut = [_cut(" ".join(text.split())) for text in texts]
@@ -286,13 +298,17 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
         lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, pair)) for pair in pairs)]
         folder.mkdir(parents=True, exist_ok=True)
         _halves(folder, asked, part).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    kept = enumerate(_sentences(asked))
-    return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
+    places = count()
+    drafts = ((draft, next(places) if draft else 1) for draft in _drafts(asked))
+    return (draft for draft, place in drafts if place % HELD_OUT or place >= HELD_OUT * MOST_HELD_OUT)
+
+
+def _drafts(asked: Arguments) -> Iterator[UnpackedSample | None]:
+    return table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
 
 
 def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
-    drafts = table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
-    return (draft for draft in drafts if draft is not None)
+    return (draft for draft in _drafts(asked) if draft is not None)
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ def complete(data: bytes) -> bytes:
     """Return an audio file; a WAV with a size of 0, as it is written to a pipe, gets the size that it has.
 
     Checked are the chunk of the audio in WAV (RIFF, RIFX, RF64) and AIFF, the number of bytes that encoders write at the
-    beginning of an MP3 (Xing, LAME; VBRI: Fraunhofer), and the last page of an OGG. Everything else is for the decoder to find.
+    beginning of an MP3 (Xing, LAME; VBRI: Fraunhofer), and the last page of an OGG. All else is for the decoder to find.
 
     Raises:
         EOFError: If the file ends before the audio that its header announces.

@@ -105,7 +105,9 @@ def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool =
         ) from error
     except UnidentifiedImageError as error:
         if name := _foreign(data):
-            raise DecodeError(f"sample {key!r}: it is {name}, not a JPEG, PNG or WebP image; convert it, or fetch it again") from error
+            raise DecodeError(
+                f"sample {key!r}: it is {name}, not a JPEG, PNG or WebP image; convert it, or fetch it again"
+            ) from error
         raise DecodeError(f"sample {key!r}: {len(data):,} bytes are no JPEG, PNG or WebP picture") from error
     except MemoryError:
         raise
@@ -227,15 +229,17 @@ def audio(
                 )
     except soundfile.SoundFileError as error:
         if name := _foreign(data):
-            raise DecodeError(f"sample {key!r}: it is {name}, not WAV, FLAC, OGG or MP3; convert it, or fetch it again") from error
+            raise DecodeError(
+                f"sample {key!r}: it is {name}, not WAV, FLAC, OGG or MP3; convert it, or fetch it again"
+            ) from error
         text = getattr(error, "error_string", error)  # without the name of a file, which is in memory
         raise DecodeError(f"sample {key!r}: the {extension} sound is damaged ({text})") from error
     if not np.isfinite(wave).all():
         raise DecodeError(f"sample {key!r}: the sound holds values that are not finite")
     if (peak := float(np.abs(wave).max(initial=0))) > limits.PEAK:
         raise DecodeError(
-            f"sample {key!r}: the audio has a peak of {peak:,.5g}, and full scale is 1 (up to {limits.PEAK:g} is allowed); if "
-            "these are integers stored as floats, divide them by 32,768 (16 bits), or store them as integers"
+            f"sample {key!r}: the audio has a peak of {peak:,.5g}, more than the allowed {limits.PEAK:g} (full scale is 1); "
+            "of integers stored as floats, divide them by 32,768 (16 bits), or store them as integers"
         )
     if source_rate != rate and len(wave):
         wave = soxr.resample(wave, source_rate, rate)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multicse.data import limits, tables
-from multicse.data.errors import DataError, DecodeError, did_you_mean
+from multicse.data.errors import DataError, DecodeError, command, did_you_mean
 from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
 from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
@@ -107,7 +107,10 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
             text = line.strip()
             if first and text:
                 if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
-                    raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
+                    raise DataError(
+                        f"{path} is a table, not a sentence a line; use: "
+                        f"{command('pack')} table {shlex.quote(str(path))} --columns COLUMN"
+                    )
                 first = False
             _refuse_long(text, f"{path}, line {number}")
             yield UnpackedSample({"txt": text.encode()}) if text else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -106,7 +107,7 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
     for path, value, why in choices:
         print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
-    print(f"written to {output / FILE} (--recipe takes it, and settings behind it change it)")
+    print(f"written to {shlex.quote(str(output / FILE))} (--recipe takes it, and settings behind it change it)")
     return ["--recipe", str(output / FILE), "--run.output_dir", str(output), *rest]
 
 

@@ -8,7 +8,7 @@ import math
 import re
 import reprlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,15 @@ def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str]
             return extension, fields[extension]
     raise DecodeError(
         f"sample {key!r} has no field {' or '.join(extensions)}; it has {', '.join(sorted(fields)) or 'no field'}"
+        f"{dotted(fields, extensions)}"
     )
+
+
+def dotted(fields: Iterable[str], wanted: Sequence[str]) -> str:
+    """Return a hint if files have dots in their names, so that there are fields such as `001.jpg`; otherwise nothing."""
+    odd = next((field for field in sorted(fields) if "." in field and field.rpartition(".")[2] in wanted), None)
+    rule = "The name of a sample ends at the first dot of a file's name, the rest is the field"
+    return f". {rule}: rename files like NAME.{odd} to NAME-{odd}" if odd else ""
 
 
 def check(data: bytes, extension: str, key: str) -> None:
@@ -290,13 +298,17 @@ def _sound_text(value: str, column: str, key: str) -> str:
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`.
+    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`, else the entry
+    `caption`; an entry is a text or a list of texts.
 
     White space is made single. DecodeError: none, an empty one, or one that is no text.
     """
-    found = _record(fields, key).get("captions", [])
+    record = _record(fields, key)
+    found = record.get("captions")
     if not found and "txt" in fields:
         return text(fields, ("txt",), key)
+    found = found or record.get("caption")
+    found = [found] if isinstance(found, str) else found
     if not isinstance(found, list) or not found or not all(isinstance(item, str) and item.strip() for item in found):
         raise DecodeError(
             f"sample {key!r} has no captions; pack it with --captions COLUMN "

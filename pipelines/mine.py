@@ -11,7 +11,6 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
@@ -224,15 +223,15 @@ def _images(gpu: bool) -> Iterator[Choice]:
 
 
 def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
-    import soundfile
     import torch
 
     from multicse.data.streams.preprocess import log_mel, samples_for
 
     looked_at = islice(samples, SOUNDS_LOOKED_AT)
     found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in looked_at]
-    infos = [soundfile.info(BytesIO(content)) for _, _, content in found]
-    seconds, high = median(info.duration for info in infos), median(info.samplerate for info in infos) >= 16000
+    rates = [decode.own_rate(content) for _, _, content in found]
+    whole = (decode.audio(content, ending, rate, key) for rate, (key, ending, content) in zip(rates, found, strict=True))
+    seconds, high = median(len(wave) / rate for wave, rate in zip(whole, rates, strict=True)), median(rates) >= 16000
     if seconds < SHORTEST:
         raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
     rate, bins = (16000, 128) if high else (8000, 32)

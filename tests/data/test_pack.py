@@ -122,7 +122,7 @@ def test_folders_of_splits_are_no_classes(
 
 def test_what_is_left_out_is_counted_and_named(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (pictures / "metadata.jsonl").write_text('{"file_name": "dog/my pic.0.png"}\n')
-    (pictures / "dog" / "cut.png").write_bytes(png()[:50])
+    (pictures / "dog" / "cut.png").write_bytes(png()[:40])
     assert run("images", pictures, "--out", tmp_path / "strict") == 2
     assert "metadata.jsonl is of no known kind" in (said := capsys.readouterr().err) and "--file-column" in said
     assert run("images", pictures, "--missing", "skip", "--out", tmp_path / "out") == 0

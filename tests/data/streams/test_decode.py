@@ -238,7 +238,9 @@ def test_a_flac_of_unknown_length_is_read() -> None:
     data[21] &= 0xF0
     data[22:42] = bytes(20)  # number of samples and their MD5
     for samples in (None, 100, 16000, 20000):
-        np.testing.assert_array_equal(decode.audio(bytes(data), "flac", 16000, "a", samples)[:16000], whole)
+        found = decode.audio(bytes(data), "flac", 16000, "a", samples)
+        assert len(found) >= min(samples or 16000, 16000)
+        np.testing.assert_array_equal(found, whole[: len(found)])
     with pytest.raises(DecodeError, match="damaged"):
         decode.audio(bytes(data[: len(data) // 2]), "flac", 16000, "a")
 

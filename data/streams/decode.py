@@ -137,7 +137,7 @@ def _loaded(data: bytes, max_pixels: int, coarse: bool) -> Image.Image:
 def _upright(picture: Image.Image) -> Image.Image:
     """Undo the EXIF orientation of an image, if it has one that can be read."""
     try:
-        turned = _TURNED.get(picture.getexif().get(ExifTags.Base.Orientation))
+        turned = _TURNED.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises struct.error, SyntaxError, ValueError, ...
         turned = None
     return picture if turned is None else picture.transpose(turned)

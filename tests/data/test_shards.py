@@ -312,8 +312,8 @@ def test_a_sparse_file_is_a_bad_sample_and_its_map_is_not_read(tmp_path: Path, f
 def test_files_that_are_no_shards(tmp_path: Path) -> None:
     (tmp_path / "text.tar").write_text("no tar " * 200)
     whole = Path(write_tar(tmp_path / "x.tar", numbered(2))).read_bytes()
-    for name, packed in {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}.items():
-        (tmp_path / f"by {name}.tar").write_bytes(packed(whole))
+    for name, packed in {"gzip": gzip.compress(whole), "bzip2": bz2.compress(whole), "xz": lzma.compress(whole)}.items():
+        (tmp_path / f"by {name}.tar").write_bytes(packed)
     write_tar(tmp_path / "none" / "none.tar", [])
     for name in ("text.tar", "by gzip.tar", "by bzip2.tar", "by xz.tar", "none"):
         with pytest.raises(DataError, match=f"{name}.*{f'compressed {name[:-4]}' if ' ' in name else ''}"):

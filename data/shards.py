@@ -355,15 +355,15 @@ def _scattered(keys: Sequence[str], members: Sequence[tuple[tuple[str, int, int]
 
 def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int) -> str | None:
     """Return why a member of a tar of `size` bytes cannot be used as this field of its sample, or None if it can."""
-    if member.offset_data + member.size > size:
-        return f"the shard is truncated within the field {field!r}"
-    if member.size > limits.MEMBER:
-        return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
     if not member.isreg():
         target = _printable(member.linkname)
         return f"the field {field!r} is a link to {target!r}; pack the file itself (tar --dereference --hard-dereference)"
     if member.issparse():
         return f"the field {field!r} is stored as a sparse file"
+    if member.offset_data + member.size > size:
+        return f"the shard is truncated within the field {field!r}"
+    if member.size > limits.MEMBER:
+        return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
     if field in others:
         return f"the field {field!r} occurs twice in one sample"
     return None if _is_utf8(member.name) else "its name is not UTF-8"
@@ -418,6 +418,8 @@ def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
                 tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
                 if member.size < 0:
                     raise ValueError(f"a member of {member.size} bytes")
+                if "\0" in member.name:
+                    raise ValueError("a name with zero bytes")
                 if member.isreg() or member.islnk() or member.issym():
                     yield member
                 if tar.offset > size:

@@ -187,10 +187,11 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
         header(b"x", b"%011o\0" % 2**20, b"x") + b"1" * 2**20,  # digits on which a regular expression takes hours
         header(b"x", b"%011o\0" % 512, b"x") + b"11 size=-5\n".ljust(512, b"\0") + header(b"x.txt", b"0\0", b"0"),
         (header(b"x", b"%011o\0" % 512, b"g") + b"11 path=ab\n".ljust(512, b"\0")) * 3000,  # deeper than Python's stack
+        header(b"x", b"%011o\0" % 512, b"x") + b"0 path=a\n".ljust(512, b"\0"),  # a name of zeros
         bytes(512),  # a header that was zeroed
         b"x.txt" + b"\xff" * 507,  # one whose sum is wrong
     ],
-    ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "zeroed", "sum"],
+    ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "name", "zeroed", "sum"],
 )
 def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
     """What stood before it is read; what follows is bad samples that name the byte, about as many as lie there."""
@@ -289,7 +290,7 @@ SPARSE += (b"x" * 504 + b"\1").ljust(512, b"\0") + bytes(512) + b"hello".ljust(5
     "form",
     [
         None,
-        {"GNU.sparse.size": "600", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "5"},
+        {"GNU.sparse.size": "9000000", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "5"},
         {"GNU.sparse.size": "600", "GNU.sparse.map": "0,x"},
         {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "600"},
     ],

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -230,18 +233,39 @@ def bad_image(rng: np.random.Generator) -> bytes:
     gif = io.BytesIO()
     Image.new("L", (4, 4)).save(gif, "GIF")
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(id) run\n"
-    return pick(rng, [b"", png[:60], bytes(huge), gif.getvalue(), eps, rng.bytes(300), flipped(png[:200], rng)])
+    heic, page = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", b"<!DOCTYPE html><html>404</html>"
+    return pick(rng, [b"", png[:60], bytes(huge), gif.getvalue(), eps, heic, page, rng.bytes(300), flipped(png[:200], rng)])
 
 
 def bad_sound(rng: np.random.Generator) -> bytes:
-    """No sound: cut, not finite, or one that would be huge once it is resampled."""
+    """No sound: cut, not finite, integers as floats, or one that would be huge once it is resampled."""
     slow = io.BytesIO()
     soundfile.write(slow, np.zeros(500_000, np.int16), 1, format="WAV")
     nan = io.BytesIO()
     soundfile.write(nan, np.full(100, np.nan, np.float32), 8000, format="WAV", subtype="FLOAT")
     wide = bytearray(slow.getvalue())
     wide[22:24] = b"\xff\xff"  # channels
-    return pick(rng, [b"", b"RIFF", slow.getvalue(), nan.getvalue(), bytes(wide), rng.bytes(300)])
+    loud = io.BytesIO()
+    soundfile.write(loud, rng.normal(0, 5000, 800), 8000, format="WAV", subtype="FLOAT")
+    short = io.BytesIO()
+    soundfile.write(short, rng.normal(0, 0.1, 800), 8000, format=pick(rng, ["WAV", "RF64", "FLAC", "OGG", "MP3"]))
+    others = [loud.getvalue(), short.getvalue()[: len(short.getvalue()) // 2], b"\0\0\0\x20ftypM4A \0\0\0\0"]
+    return pick(rng, [b"", b"RIFF", slow.getvalue(), nan.getvalue(), bytes(wide), rng.bytes(300), *others])
+
+
+def odd_image(data: bytes, rng: np.random.Generator) -> bytes:
+    """A PNG of the same pixels with metadata that cannot be read."""
+    large = zlib.compress(b"a" * 2**21)
+    texts = [(b"zTXt", b"Comment\0\0" + large), (b"zTXt", b"a\0\0b"), (b"tEXt", b"Raw profile type exif\0\nexif\n 10\nzz")]
+    kind, body = pick(rng, [*texts, (b"iCCP", b"icc\0\0" + large), (b"eXIf", rng.bytes(30))])
+    checksum = zlib.crc32(kind + body) ^ int(rng.integers(2))
+    return data[:33] + len(body).to_bytes(4) + kind + body + checksum.to_bytes(4) + data[33:]
+
+
+def odd_sound(data: bytes, rng: np.random.Generator) -> bytes:
+    """A WAV of the same samples as it is written to a pipe, without its length."""
+    place, size = data.index(b"data") + 4, pick(rng, [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\xf0\xff\x7f"])
+    return data[:4] + pick(rng, [bytes(4), b"\xff" * 4]) + data[8:place] + size + data[place + 4 :]
 
 
 BAD_FILES = {"txt": bad_text, "json": bad_json, "cls": bad_class, "png": bad_image, "wav": bad_sound}
@@ -269,6 +293,45 @@ def bad_member(data: bytes, rng: np.random.Generator) -> bytes:
     return _repacked(data, rng, lambda one: [(one[0], BAD_FILES[one[0].name.rpartition(".")[2]](rng))])
 
 
+ODD_FILES = {"png": odd_image, "wav": odd_sound}
+
+
+def odd_whole(data: bytes, rng: np.random.Generator) -> bytes:
+    """Replace one file of a tar by one of the same content, written as few programs do; files of other kinds stay."""
+
+    def odd(one: Member) -> list[Member]:
+        make = ODD_FILES.get(one[0].name.rpartition(".")[2])
+        return [(one[0], make(one[1], rng) if make else one[1])]
+
+    return _repacked(data, rng, odd)
+
+
+def linked(data: bytes, rng: np.random.Generator) -> bytes:
+    """Replace one file of a tar by a link, as tar does with a file that it has already."""
+
+    def link(one: Member) -> list[Member]:
+        info = tarfile.TarInfo(one[0].name)
+        info.type, info.linkname = pick(rng, [tarfile.LNKTYPE, tarfile.SYMTYPE]), "elsewhere"
+        return [(info, b"")]
+
+    return _repacked(data, rng, link)
+
+
+def dotted(data: bytes, rng: np.random.Generator) -> bytes:
+    """Give one file of a tar a name with one more dot."""
+
+    def rename(one: Member) -> list[Member]:
+        stem, _, kind = one[0].name.rpartition(".")
+        one[0].name = f"{stem}.v1.{kind}"
+        return [one]
+
+    return _repacked(data, rng, rename)
+
+
+def compressed(data: bytes, rng: np.random.Generator) -> bytes:
+    return gzip.compress(data) if rng.random() < 0.5 else bz2.compress(data)
+
+
 def odd_members(data: bytes, rng: np.random.Generator) -> bytes:
     """Repeat one file of a tar, and add members that are not files and have a strange name."""
     odd = []
@@ -280,6 +343,10 @@ def odd_members(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 TAR: list[Damage] = [*ANY, odd_size, odd_extension, odd_size, odd_extension, bad_member, bad_member, bad_member, odd_members]
+TAR += [odd_whole, odd_whole, linked, dotted, compressed]
+IMAGE: list[Damage] = [*ANY, odd_image, odd_image]
+NOTICED |= {bad_member, linked, dotted, compressed}
+SAME |= {odd_whole, odd_image}
 
 
 # ---- weights

@@ -7,7 +7,8 @@ skipped     bad samples were counted, the others are unchanged
 same        nothing is missing, nothing has changed
 unknowable  the content has changed, and neither the format nor a manifest has a checksum of it (a letter in a text)
 silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it; or a
-            table is not read as before, although only its form has changed; or something is read that is no text
+            table is not read as before, although only its form has changed; or something is read that is no text; or
+            damage that shows was not noticed, or a whole file was refused
 crash       another exception, an error that names no file, or the end of the process
 hang        more than two minutes; the first case of a process includes making the inputs
 memory      more than 1 GiB above what the process had
@@ -45,11 +46,13 @@ import soundfile
 import tyro
 from PIL import Image
 
-from benchmarks.damage import ANY, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
+from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
 from multicse.data.errors import DecodeError
+from multicse.data.pack import UNUSABLE, folder_files
 from multicse.data.shard_writer import Output, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
+from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
@@ -172,6 +175,32 @@ def read_shards(folder: Path, kind: str) -> Found:
             except DecodeError as error:
                 str(error).encode()
                 bad += 1
+    return Found(items, bad)
+
+
+def make_folder(folder: Path) -> None:
+    """Write images in two class folders, one of which is a link, and what is found beside images."""
+    rng = np.random.default_rng(0)
+    for place in ("photos/dog", "store/cat"):
+        (folder / place).mkdir(parents=True)
+        for number in range(12):
+            (folder / place / f"{number}.png").write_bytes(_png(rng))
+    (folder / "photos/cat").symlink_to("../store/cat")
+    (folder / "photos/dog/up").symlink_to("..")
+    (folder / "photos/dog/again.png").symlink_to("0.png")
+    for name in (".DS_Store", "dog/Thumbs.db", "notes.txt"):
+        (folder / "photos" / name).write_bytes(b"")
+
+
+def read_folder(folder: Path) -> Found:
+    """Read the images as packing does that leaves out what it cannot use."""
+    items, bad = {}, 0
+    for draft in folder_files(folder / "photos", decode.IMAGES, "skip"):
+        if isinstance(draft, UnpackedSample) and draft.file is not None:
+            picture = decode.image((folder / "photos" / draft.file).read_bytes(), draft.file)
+            items[f"{draft.label}/{draft.file}"] = _hash(np.asarray(picture))
+        else:
+            bad += draft is not None and not isinstance(draft, UnpackedSample) and draft.why in UNUSABLE
     return Found(items, bad)
 
 
@@ -324,6 +353,7 @@ def _targets() -> Iterator[Target]:
     for form, damages in TABLE.items():
         make, read = partial(make_table, form=form), partial(read_shards, kind="text")
         yield Target(f"table, {form}", make, read, (("t.*", ANY + damages),))
+    yield Target("image folder", make_folder, read_folder, (("photos/dog/?.png", IMAGE), ("store/cat/*.png", IMAGE)))
     for form in ("txt", "vec", "bin", "vec.gz", "folder"):
         make, read = partial(make_vectors, form=form), partial(read_vectors, form=form)
         yield Target(f"word vectors, {form}", make, read, (("v/*" if form == "folder" else "v.*", ANY),))
@@ -346,17 +376,19 @@ def attempt(number: int, place: Path) -> Outcome:
     target = TARGETS[number % len(TARGETS)]
     whole, before = _whole(number % len(TARGETS), place)
     folder = place / f"case-{number}"
-    shutil.copytree(whole, folder)
+    shutil.copytree(whole, folder, symlinks=True)
     pattern, damages = target.damage[int(rng.integers(len(target.damage)))]
     files = sorted(file for file in folder.glob(pattern) if file.is_file())
     file, damage = files[int(rng.integers(len(files)))], pick(rng, damages)
     file.write_bytes(damage(file.read_bytes(), rng))
     try:
         kind, text = _judged(target, folder, before)
+        if damage in NOTICED and kind in ("same", "unknowable"):
+            kind, text = "silent", f"not noticed: {kind} {text}"
+        elif damage in SAME and kind != "same" and not target.checksum:
+            kind, text = "silent", f"not needed: {kind} {text}"
     finally:
         shutil.rmtree(folder)
-    if (damage in SAME and kind != "same") or (damage in NOTICED and kind not in ("told", "skipped")):
-        kind, text = "silent", f"{kind}: {text}"
     return Outcome(number, target.name, f"{damage.__name__} {file.name}", kind, text)
 
 

@@ -62,6 +62,9 @@ PIXELS = _limit("PIXELS", 89_478_485)
 """Pixels of a picture (256 MiB of RGB, the number at which Pillow warns)."""
 SOUND_VALUES = _limit("SOUND_VALUES", 2**26)
 """Values of a sound, frames times channels, before and after it is resampled: 23 minutes of 48 kHz mono, 256 MiB."""
+PEAK = 4.0
+"""Largest absolute value of audio, whose full scale is 1. Mixes that are stored as floats exceed 1 by some decibels, which
+are clipped; 4 is 12 dB. Integers that are stored as floats reach thousands, and clipped they would be square waves."""
 LOWEST_RATE = 1000
 """Samples per second of a sound: telephones have 8,000. A lower rate in a header would make a small file huge."""
 

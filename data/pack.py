@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -11,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multicse.data import tables
-from multicse.data.errors import DataError, DecodeError, did_you_mean
-from multicse.data.shard_urls import expand, options_of, table_kind
-from multicse.data.shard_writer import UnpackedSample
+from multicse.data.errors import DataError, DecodeError, command, did_you_mean
+from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
+from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
 from multicse.data.text_files import read_lines, read_table
 from multicse.data.texts import text_of
@@ -23,6 +25,8 @@ PART = 2**17
 """Rows of a table that a process reads at a time."""
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
 """Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
+UNUSABLE = ("missing", "cannot be decoded")
+"""Why files are left out that were meant to be samples."""
 
 
 # ---------------------------------------------------------------------------------------------------------- rows of tables
@@ -106,7 +110,10 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
             text = line.strip()
             if first and text:
                 if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
-                    raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
+                    raise DataError(
+                        f"{path} is a table, not a sentence a line; use: "
+                        f"{command('pack')} table {shlex.quote(str(path))} --columns COLUMN"
+                    )
                 first = False
             text = text_of(text, f"{path}, line {number}")
             yield UnpackedSample({"txt": text.encode()}) if text else None
@@ -163,25 +170,99 @@ def table_rows(
             yield UnpackedSample({"json": _json(texts)}, label=name)
 
 
-def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | None]:
+def folder_files(
+    folder: Path, extensions: Sequence[str], missing: Missing = "raise"
+) -> Iterator[UnpackedSample | LeftOut | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
-    Hidden files, and those that systems put beside pictures (`LITTER`), are passed over. Sorted by path, so that every
-    machine finds the same order. With `missing` "skip" a file that cannot be decoded gives None.
+    Sorted by path, so that every machine finds the same order. What `files_below` passes over is left out; with `missing`
+    "skip" also a file of another kind, or one that cannot be decoded.
 
     Raises:
-        DataError: a file of another kind, one that cannot be decoded, or files both in subfolders and beside them.
+        DataError: a file of another kind, one that cannot be decoded, files both in subfolders and beside them, or
+            subfolders that are splits.
     """
-    found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    found = [path for path in found if not any(part.startswith(".") or part.lower() in LITTER for part in path.parts)]
+    found, left_out = files_below(folder)
+    yield from left_out
+    strange = [path for path in found if not _is_of(path.name, extensions)]
+    if strange and missing == "raise":
+        raise DataError(_unknown_kind(f"{folder}/{strange[0]}", extensions))
+    yield from (LeftOut("of another kind", str(path)) for path in strange)
+    found = [path for path in found if _is_of(path.name, extensions)]
     outside = [path for path in found if len(path.parts) == 1]
     if outside and len(outside) < len(found):
         raise DataError(
             f"{folder}: {outside[0]} lies beside the class folders ({len(outside)} such files); "
             "put it into one or take it away"
         )
+    tops = sorted({path.parts[0] for path in found} - {str(path) for path in outside})
+    splits = [name for name in tops if name.lower() in SPLITS]
+    if len(splits) > 1 or (splits and splits == tops):
+        raise DataError(
+            f"{folder}: the folders {', '.join(splits)} are splits, not classes, and splits are not mixed; name one: "
+            f"{shlex.quote(str(folder / splits[0]))}"
+        )
     entries = (Entry(number, path.as_posix(), label=None if outside else path.parts[0]) for number, path in enumerate(found))
     yield from named_files(entries, str(folder), extensions, folder, missing=missing)
+
+
+def files_below(folder: Path) -> tuple[list[Path], list[LeftOut]]:
+    """Return the files below a folder, relative to it and sorted, and what is passed over.
+
+    Links are followed, to nothing that lies below the folder or above it anyway: every file is found once. Hidden files and
+    folders are passed over, and those that systems put beside pictures (`LITTER`).
+
+    Raises OSError for a folder that cannot be read.
+    """
+    files: list[Path] = []
+    links: list[Path] = []
+    left_out: list[LeftOut] = []
+    seen = {_identity(place) for place in folder.resolve().parents}
+    tops = [folder]
+    for top in tops:  # which grows: linked folders are read after all others
+        for place, folders, names in os.walk(top, onerror=_fail):
+            here = Path(place)
+            if (identity := _identity(here)) in seen:
+                left_out.append(LeftOut("link to a folder that is read already", str(here.relative_to(folder))))
+                folders.clear()
+                continue
+            seen.add(identity)
+            hidden = {name for name in [*folders, *names] if name.startswith(".") or name.lower() in LITTER}
+            for name in sorted(hidden):
+                left_out.append(LeftOut("hidden, or made by the system", str((here / name).relative_to(folder))))
+            tops += [here / name for name in sorted(set(folders) - hidden) if (here / name).is_symlink()]
+            folders[:] = sorted(name for name in set(folders) - hidden if not (here / name).is_symlink())
+            for name in set(names) - hidden:
+                (links if (here / name).is_symlink() else files).append(here / name)
+    if links:
+        seen = {_identity(path) for path in files}
+    for path in sorted(links):
+        if path.exists() and (identity := _identity(path)) in seen:
+            left_out.append(LeftOut("link to a file that is read already", str(path.relative_to(folder))))
+            continue
+        if path.exists():
+            seen.add(identity)
+        files.append(path)
+    return sorted(path.relative_to(folder) for path in files), left_out
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return the device and number of a file or folder, to which several paths may lead."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _is_of(name: str, extensions: Sequence[str]) -> bool:
+    return name.lower().rpartition(".")[2] in extensions and "." in name
+
+
+def _unknown_kind(where: str, extensions: Sequence[str]) -> str:
+    text = f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}"
+    return text + (". A list of files is named in place of their folder, with --file-column" if table_kind(where) else "")
 
 
 @dataclass(frozen=True)
@@ -205,7 +286,7 @@ def manifest_files(
     where: Mapping[str, str] | None = None,
     group: bool = False,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | None]:
+) -> Iterator[UnpackedSample | LeftOut | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
     One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
@@ -250,35 +331,21 @@ def named_files(
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | None]:
+) -> Iterator[UnpackedSample | LeftOut | None]:
     """The samples of the files that `entries` of the manifest `source` name, in their order.
 
     Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
     with the class "" does. All else is as `manifest_files` says.
     """
     for entry in entries:
-        where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
-        _, dot, extension = entry.file.lower().rpartition(".")  # not by Path: of {name}.wav the name may be empty
-        if not dot or extension not in extensions:
-            raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
-        there = file.is_file()
-        if not there and missing == "raise":
-            raise DataError(
-                f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
-                "row (pack.py: --root names another place, --missing skip leaves such rows out)"
-            )
-        usable = there and (entry.captions or not captions) and entry.label != ""
-        try:
-            if usable:
-                decode.check(file.read_bytes(), extension, file.name)
-        except (DecodeError, OSError) as error:
-            if missing == "raise":
-                raise DataError(
-                    f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
-                ) from error
-            usable = False
-        if not usable:
+        if entry.label == "" or (captions and not entry.captions):
             yield None
+            continue
+        if fault := _fault(entry, source, extensions, files):
+            left_out, text = fault
+            if missing == "raise":
+                raise DataError(text)
+            yield left_out
             continue
         fields: dict[str, bytes] = {}
         if captions:
@@ -286,6 +353,25 @@ def named_files(
         # Where the sample came from, in letters that no tar reader takes apart.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.file[: entry.file.rindex(".")])
         yield UnpackedSample(fields, entry.file, entry.label, f"{entry.row:08d}-{stem[-60:]}")
+
+
+def _fault(entry: Entry, source: str, extensions: Sequence[str], files: Path) -> tuple[LeftOut, str] | None:
+    """Return why the file of an entry cannot be used, for the list of what is left out and for an error; None if it can."""
+    where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
+    if not _is_of(entry.file, extensions):
+        return LeftOut("of another kind", entry.file), _unknown_kind(where, extensions)
+    if not file.is_file():
+        return LeftOut(UNUSABLE[0], entry.file), (
+            f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}, or is a link to nothing; put it "
+            "there, or remove the row (pack.py: --root names another place, --missing skip leaves such rows out)"
+        )
+    try:
+        decode.check(file.read_bytes(), entry.file.lower().rpartition(".")[2], file.name)
+    except (DecodeError, OSError) as error:
+        return LeftOut(UNUSABLE[1], f"{entry.file} ({error})"), (
+            f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
+        )
+    return None
 
 
 def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:

@@ -6,6 +6,7 @@ import json
 import os
 import posixpath
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -24,10 +25,16 @@ from multicse.data.remote import Denied, call_storage
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
 TABLES = ("parquet", "arrow", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
-SPLITS = ("train", "validation", "valid", "dev", "test")
-"""Words in the names of tables that are not read together."""
+SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
+"""Words in the names of shards that are not read together, and names of folders that are no classes."""
 STATE, DICT = "state.json", "dataset_dict.json"
 """Files in which `save_to_disk` of the library datasets lists the files of a data set, and the splits of several."""
+UNCOMPRESS = {
+    "gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "tbz": "bunzip2", "tbz2": "bunzip2",
+    "xz": "unxz", "txz": "unxz", "zst": "unzstd", "tzst": "unzstd",
+}  # fmt: skip
+"""Endings of compressed tars, and the commands that make plain ones of them."""
+_COMPRESSED = re.compile(r".+(\.tar\.\w{1,4}|\.t(gz|bz2?|xz|zst))")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
@@ -185,7 +192,8 @@ def _split(folder: str, asked: str | None) -> str:
     """The split that is asked for of a saved DatasetDict. Raises DataError if it has no such split."""
     splits = _listed(folder, DICT, "splits")
     if asked not in splits:
-        raise DataError(f"shards {folder!r}: the splits there are {', '.join(splits)}; name one: {folder}#split={splits[0]}")
+        one = shlex.quote(f"{folder}#split={splits[0]}")
+        raise DataError(f"shards {folder!r}: the splits there are {', '.join(splits)}; name one: {one}")
     return asked
 
 
@@ -194,21 +202,26 @@ def _saved_files(folder: str, names: Collection[str]) -> list[str]:
     if STATE not in names or not any(table_kind(name) == "arrow" for name in names):
         return []
     files = _listed(folder, STATE, "_data_files")
+    if _listed(folder, STATE, "_indices_data_files", []):
+        raise DataError(
+            f"{folder}: {STATE} chooses rows by indices, as old versions of the library do; load and save it again"
+        )
     if missing := [file for file in files if file not in names]:
         raise DataError(f"{folder}: {STATE} lists {len(files)} files, but {missing[0]} is not there; copy the whole folder")
     return files
 
 
-def _listed(folder: str, name: str, key: str) -> list[str]:
-    """What a JSON file of `save_to_disk` lists. Raises DataError if it cannot be read, or lists nothing."""
+def _listed(folder: str, name: str, key: str, default: list[str] | None = None) -> list[str]:
+    """What a JSON file of `save_to_disk` lists. Raises DataError if it cannot be read or lists nothing."""
     where = f"{folder}/{name}"
     fs, path = filesystem(where)
     try:
-        entries = json.loads(call_storage(where, partial(fs.cat_file, path, start=0, end=limits.MANIFEST)))[key]
+        record = json.loads(call_storage(where, partial(fs.cat_file, path, start=0, end=limits.MANIFEST)))
+        entries = record[key] if default is None else record.get(key) or default
         listed = [str(entry["filename"] if isinstance(entry, dict) else entry) for entry in entries]
     except (OSError, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
         raise DataError(f"{where} cannot be read ({type(error).__name__}: {error}); save the data set again") from None
-    if not listed:
+    if not listed and default is None:
         raise DataError(f"{where} lists nothing; save the data set again")
     return listed
 
@@ -296,25 +309,31 @@ def _names(folder: str) -> dict[str, None]:
 
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
-    """DataError for a folder with tables to train on and to test by, as data sets of Hugging Face have them."""
-    tables = [file for file in files if table_kind(file)]
-    found = {word: file for file in tables for word in re.split("[^a-z]+", file.lower()) if word in SPLITS}
+    """DataError for a folder with files to train on and to test by: their names have different words of `SPLITS`."""
+    words = {file: tuple(sorted(set(re.split("[^a-z]+", file.lower())) & set(SPLITS))) for file in files}
+    found = {split: file for file, split in words.items() if split}
     if len(found) > 1:
-        one = next(iter(found))
+        (one, *_), file = next(iter(found.items()))
+        pattern = f"{folder.rstrip('/')}/*{one}*.{file.rpartition('.')[2]}"
         raise DataError(
-            f"shards {folder!r}: the tables there are of {' and '.join(found)} ({', '.join(found.values())}); name those of "
-            f"one: {folder.rstrip('/')}/*{one}*.{table_kind(found[one])}"
+            f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
+            f"name those of one: {shlex.quote(pattern)}"
         )
 
 
 def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
+    shards = [name for name in names if _is_data(name)]
+    zipped = [name for name in names if _COMPRESSED.fullmatch(name) and (name == posixpath.basename(url) or not shards)]
+    if zipped:
+        place, tool = f"{folder}/{zipped[0]}", UNCOMPRESS.get(zipped[0].rpartition(".")[2], "uncompress")
+        return DataError(f"shards {url!r}: {place} is a compressed tar, shards are plain ones: {tool} {shlex.quote(place)}")
     if file_name(url) in names:
         raise DataError(
             f"shards {url!r}: this file is no shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
             f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an "
             "array of JSON by jq -c '.[]' x.json > x.jsonl)"
         )
-    if shards := [name for name in names if _is_data(name)]:
+    if shards:
         there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:
         there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"

@@ -59,9 +59,17 @@ class UnpackedSample:
     """Replaces the position in the source as the sample's key."""
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A file of a source that becomes no sample."""
+
+    why: str
+    name: str
+
+
 Form = Literal["parquet", "tar"]
-Drafts = Iterable[UnpackedSample | None]
-"""Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
+Drafts = Iterable[UnpackedSample | LeftOut | None]
+"""Samples of a source in its order; None stands for one that is left out because its text, captions or class are empty."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,8 @@ class _Spool:
     read: int = 0
     """Samples of the source, those that were left out as well."""
     labels: set[str] = field(default_factory=set)
+    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """What is left out by its reason: how many, and the first."""
 
 
 def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
@@ -213,7 +223,10 @@ def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
     with path.open("wb") as file:
         for draft in tqdm(part(), "reading", unit=" samples", **_CALM):
             spool.read += 1
-            if draft is None:
+            if not isinstance(draft, UnpackedSample):
+                why, name = (draft.why, draft.name) if draft else ("text, captions or class are empty", "")
+                count, first = spool.left_out.get(why, (0, name))
+                spool.left_out[why] = count + 1, first
                 continue
             sizes = {name: len(value) for name, value in draft.fields.items()}
             head = json.dumps([spool.read - 1, sizes, draft.file, draft.label, draft.key]).encode()
@@ -275,8 +288,12 @@ def _write(
         spans = np.concatenate([np.stack([np.full(len(e) - 1, i), e[:-1], e[1:]], 1) for i, e in enumerate(ends)])
         begins = list(accumulate((spool.read for spool in spools[:-1]), initial=0))
         total, dropped = len(spans), sum(spool.read for spool in spools) - len(spans)
+        left_out: dict[str, tuple[int, str]] = {}
+        for why, (number, first) in (found for spool in spools for found in spool.left_out.items()):
+            before, name = left_out.get(why, (0, first))
+            left_out[why] = before + number, name
         if not total:
-            raise DataError(f"nothing to pack: the source has no sample that is not empty ({dropped} empty or missing ones)")
+            raise DataError("; ".join(["nothing to pack: the source has no sample", *left_out_lines(left_out)]))
         numbers = _class_numbers(set().union(*(spool.labels for spool in spools)), classes)
         order = permutation(total, seed_of(output.seed, "pack")) if output.shuffle else np.arange(total)
         count = -(-total // output.shard_size)
@@ -299,8 +316,16 @@ def _write(
         "classes": list(numbers),
         "order": f"shuffled with seed {output.seed}" if output.shuffle else "as in the source",
         "dropped": dropped,
+        "left_out": left_out,
         "shardlist": entries,
     }
+
+
+def left_out_lines(left_out: Mapping[str, tuple[int, str]]) -> list[str]:
+    """Return a line for every reason of `left_out`, an entry of `dataset.json`: how much the shards lack, and the first."""
+    return [
+        f"{count:,} left out: {why}" + (f"; the first: {first}" if first else "") for why, (count, first) in left_out.items()
+    ]
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:

@@ -39,6 +39,7 @@ _EXTENDED = (
 _READ_BYTES = 2**25  # of a tar that are read together, about
 _GAP = 2**14  # bytes between two files of a tar that are read along rather than asked for twice
 _FEW = 32  # samples that are read together where their size is unknown
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\3\4": "zip"}
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
 
 
@@ -255,6 +256,8 @@ def scan(url: str) -> Shard:
         return Shard(url, rows, size, None, names)
     fs, path = filesystem(url)
     index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
+    if index.unused[0]:
+        log.warning("%s: %d files belong to no sample, being hidden or without extension; the first: %s", url, *index.unused)
     fields = {name for members in index.members for name, _, _ in members}
     return Shard(url, len(index.keys) + index.lost, index.size, None, tuple(sorted(fields)))
 
@@ -318,10 +321,11 @@ def read_headers(url: str) -> Index:
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
-        if file.read(2) == b"\x1f\x8b":
+        head = file.read(6)
+        if tool := next((tool for start, tool in _COMPRESSED.items() if head.startswith(start)), None):
             raise DataError(
-                f"shard {url} is compressed; shards are plain .tar files: gunzip it "
-                "(its pictures and sounds are compressed already)"
+                f"shard {url} is compressed by {tool}; shards are plain .tar files, since samples are read by their place: "
+                "uncompress it (its images and audio are compressed already)"
             )
         if not size:
             return Index([], [], {}, "the shard is empty (0 bytes)", 1, 0)
@@ -334,12 +338,14 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
     faults: dict[int, str] = {}
     tail: str | None = None
     end = count = 0
+    unused = (0, "")
     try:
         for count, member in enumerate(_members(file, size), 1):
             if count > limits.MEMBERS:
                 raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
             if (parts := _key_and_field(member.name)) is None:
                 if _is_utf8(member.name):
+                    unused = unused[0] + 1, unused[1] or member.name
                     continue
                 parts = _printable(member.name), ""
             key, name = parts
@@ -348,7 +354,8 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
                 members.append(())
             position = len(keys) - 1
             if len(members[-1]) >= limits.FIELDS:
-                faults[position] = f"it has {limits.over('FIELDS', len(members[-1]) + 1, limits.FIELDS)} files"
+                more = limits.over("FIELDS", len(members[-1]) + 1, limits.FIELDS)
+                faults[position] = f"it has {more} files, since its name ends at the first dot of the names of its files"
                 continue
             if (fault := _fault(member, name, [other for other, _, _ in members[-1]], size)) is not None:
                 faults[position] = fault
@@ -362,20 +369,38 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
     names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
     if tail and keys and (len(keys) == 1 or names[0] != names[1]):
         faults.setdefault(len(keys) - 1, tail)  # the rest of this sample is lost
+    if len(set(keys)) < len(keys):
+        faults = _scattered(keys, members) | faults
     # After the damage there are about as many samples per byte as before it.
     behind = round(len(keys) * max(0, size - end) / end) if tail and end else 0
     reported = tail is None or len(keys) - 1 in faults
-    return Index(keys, members, faults, tail, behind if reported else max(1, behind), size)
+    return Index(keys, members, faults, tail, behind if reported else max(1, behind), size, unused)
+
+
+def _scattered(keys: Sequence[str], members: Sequence[tuple[tuple[str, int, int], ...]]) -> dict[int, str]:
+    """Return the positions of samples whose members are in several places of a tar, and what to do.
+
+    Samples with the same key that have a field in common are several samples.
+    """
+    places: dict[str, dict[int, set[str]]] = {}
+    for position, key in enumerate(keys):
+        places.setdefault(key, {})[position] = {name for name, _, _ in members[position]}
+    wrong = "its files are not next to each other in the tar; pack them in the order of their names (tar --sort=name)"
+    split = [found for found in places.values() if any(a.isdisjoint(b) for a, b in pairwise(found.values()))]
+    return {position: wrong for found in split for position in found}
 
 
 def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int) -> str | None:
     """Return why a member of a tar of `size` bytes cannot be used as this field of its sample, or None if it can."""
+    if not member.isreg():
+        target = _printable(member.linkname)
+        return f"the field {field!r} is a link to {target!r}; pack the file itself (tar --dereference --hard-dereference)"
+    if member.issparse():
+        return f"the field {field!r} is stored as a sparse file"
     if member.offset_data + member.size > size:
         return f"the shard is truncated within the field {field!r}"
     if member.size > limits.MEMBER:
         return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
-    if member.issparse():
-        return f"the field {field!r} is stored as a sparse file"
     if field in others:
         return f"the field {field!r} occurs twice in one sample"
     return None if _is_utf8(member.name) else "its name is not UTF-8"
@@ -418,7 +443,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
+    """Yield the files and links of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
 
     Raises:
         _Damage: If a header is damaged or asks for too much, if data ends before the end mark or continues after it.
@@ -430,7 +455,9 @@ def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
                 tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
                 if member.size < 0:
                     raise ValueError(f"a member of {member.size} bytes")
-                if member.isreg():
+                if "\0" in member.name:
+                    raise ValueError("a name with zero bytes")
+                if member.isreg() or member.islnk() or member.issym():
                     yield member
                 if tar.offset > size:
                     raise ValueError(f"a member continues to byte {tar.offset}")

@@ -33,6 +33,8 @@ class Index:
     """Samples that are behind it, about."""
     size: int
     """Bytes of the tar file."""
+    unused: tuple[int, str] = (0, "")
+    """Files that belong to no sample, since they are hidden or have no extension: how many, and the first."""
 
     def to_bytes(self) -> bytes:
         """Return gzipped JSON. In place of offsets it has gaps: the bytes since the file before, 512 of a header."""
@@ -44,7 +46,7 @@ class Index:
             gaps.append(offset - end)
             end = offset + _padded(size)
         record = {"keys": self.keys, "kinds": [*kinds], "kind": of, "sizes": sizes, "gaps": gaps}
-        record |= {"faults": self.faults, "tail": self.tail, "lost": self.lost, "size": self.size}
+        record |= {"faults": self.faults, "tail": self.tail, "lost": self.lost, "size": self.size, "unused": self.unused}
         return gzip.compress(json.dumps(record, separators=(",", ":")).encode(), mtime=0)
 
     @classmethod
@@ -74,7 +76,9 @@ class Index:
             if len(members) != len(record["keys"]) or next(places, None) is not None:
                 raise ValueError("other numbers of keys and samples")
             faults = {int(position): str(fault) for position, fault in record["faults"].items()}
-            return cls(record["keys"], members, faults, record["tail"], int(record["lost"]), int(record["size"]))
+            count, first = record["unused"]
+            numbers = (int(record["lost"]), int(record["size"]), (int(count), str(first)))
+            return cls(record["keys"], members, faults, record["tail"], *numbers)
         except (zlib.error, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
             raise DataError(f"no index of a shard ({type(error).__name__}: {error})") from None
 

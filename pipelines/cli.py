@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -135,7 +136,7 @@ def _default(recipes: Recipes) -> str:
 
 def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
-    script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {sys.argv[0]}"
+    script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {shlex.quote(sys.argv[0])}"
     files = " ".join(given for kind, given in FILES.items() if kind in base.streams)
     return "\n".join(
         [
@@ -212,7 +213,7 @@ def report(summary: dict[str, Any]) -> str:
     lines = ["", layout(rows)] if len(rows) > 1 else []
     if "baseline" in columns:
         lines.append("baseline: the encoder of before, whitened on training text; no training")
-    models = [f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"]
+    models = [f"{summary['export']}   (SentenceTransformer({summary['export']!r}{trust}))"]
     if summary["tracking_uri"].startswith("http"):  # the folder may be a pod's, which is removed with it
         models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)")
     selected = summary["best_score"] is not None
@@ -222,7 +223,7 @@ def report(summary: dict[str, Any]) -> str:
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         *(f"model   {model}" for model in models),
-        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
+        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})",
     ]
     if "hub" in summary:
         lines.append(f"hub     {summary['hub']}")

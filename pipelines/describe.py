@@ -15,7 +15,8 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import DataError, cli_errors
-from multicse.data.shard_urls import expand
+from multicse.data.shard_urls import expand, parent
+from multicse.data.shard_writer import left_out_lines
 from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
 
 
@@ -48,6 +49,8 @@ def describe_shards(urls: str, samples: int = 3) -> str:
     if shards.classes:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(shards.classes[:12]))
         lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
+    manifests = (read_manifest(folder) for folder in dict.fromkeys(parent(shard.url) for shard in shards.shards))
+    lines += [f"  {line}" for found in manifests if found for line in left_out_lines(found.record.get("left_out") or {})]
     lines += ["", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
 

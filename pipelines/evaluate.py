@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -292,7 +293,7 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
                 save(figure, Path(place) / "figures", _file_name(name))
             handle.log_artifact(place)
         handle.finish()
-        print(f"run {handle.run_id} (mlflow ui --backend-store-uri {handle.uri})")
+        print(f"run {handle.run_id} (mlflow ui --backend-store-uri {shlex.quote(handle.uri)})")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     out = export(arguments)
     trust = ", trust_remote_code=True" if carried_files(out) else ""
-    print(f"{out} is ready: SentenceTransformer('{out}'{trust}), or --encoder.path {out}")
+    print(f"{out} is ready: SentenceTransformer({str(out)!r}{trust}), or --encoder.path {shlex.quote(str(out))}")
     return 0
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from io import BytesIO
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -20,10 +20,10 @@ from typing import Annotated, Any
 import tyro
 
 from multicse.data.errors import DataError
-from multicse.data.pack import files_of, folder_files, table_rows, text_lines
+from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Drafts, Output, UnpackedSample, pack
-from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.shard_writer import Drafts, Output, UnpackedSample, left_out_lines, pack
+from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.text_encoder import EncoderConfig
 from multicse.pipelines.registry import FILES, Recipes, takes_files
@@ -49,6 +49,8 @@ FEWEST = 16
 HELD_OUT = 20
 """Every so-many-th sentence is held out, where no rated pairs are given."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
+MOST_UNUSABLE = 0.1
+"""Largest share of pictures or sounds that may be missing or damaged."""
 LOOKED_AT = 200
 """Samples whose lengths and sizes decide."""
 ENGLISH, FOREIGN = "small-bert-en", 1.8
@@ -105,7 +107,7 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
     for path, value, why in choices:
         print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
-    print(f"written to {output / FILE} (--recipe takes it, and settings behind it change it)")
+    print(f"written to {shlex.quote(str(output / FILE))} (--recipe takes it, and settings behind it change it)")
     return ["--recipe", str(output / FILE), "--run.output_dir", str(output), *rest]
 
 
@@ -225,15 +227,15 @@ def _images(gpu: bool) -> Iterator[Choice]:
 
 
 def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
-    import soundfile
     import torch
 
     from multicse.data.streams.preprocess import log_mel, samples_for
 
     looked_at = islice(samples, SOUNDS_LOOKED_AT)
     found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in looked_at]
-    infos = [soundfile.info(BytesIO(content)) for _, _, content in found]
-    seconds, high = median(info.duration for info in infos), median(info.samplerate for info in infos) >= 16000
+    rates = [decode.own_rate(content) for _, _, content in found]
+    whole = (decode.audio(content, ending, rate, key) for rate, (key, ending, content) in zip(rates, found, strict=True))
+    seconds, high = median(len(wave) / rate for wave, rate in zip(whole, rates, strict=True)), median(rates) >= 16000
     if seconds < SHORTEST:
         raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
     rate, bins = (16000, 128) if high else (8000, 32)
@@ -265,12 +267,22 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, replace(output, shard_size=1000), files_of(place))
-    return ShardSet.open(str(out))
+    manifest = read_manifest(str(out))
+    left_out = manifest.record.get("left_out", {}) if manifest else {}
+    for line in left_out_lines(left_out):
+        print(f"{place}: {line}")
+    shards, unusable = ShardSet.open(str(out)), sum(left_out.get(why, (0,))[0] for why in UNUSABLE)
+    if unusable > MOST_UNUSABLE * (unusable + shards.samples):
+        raise DataError(
+            f"{OPTIONS[kind]} {place}: {unusable:,} of {unusable + shards.samples:,} files cannot be used, more than "
+            f"{MOST_UNUSABLE:.0%}; repair or remove them"
+        )
+    return shards
 
 
 def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
-    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    files = [place / file for file in files_below(place)[0]] if place.is_dir() else [place]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
     text = place == asked.text and [asked.dev is None, asked.column, asked.language]
     return hashlib.sha256(json.dumps([state, text, asked.licence]).encode()).hexdigest()[:8]
@@ -284,28 +296,25 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
     """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
     there = sum(1 for _ in filter(None, _sentences(asked)))
     if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
-        return _sentences(asked)
-    looked_at = islice(filter(None, _sentences(asked)), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)
-    apart = [draft.fields["txt"].decode() for draft in looked_at]
+        return _drafts(asked)
+    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
     for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
         cut = [_cut(" ".join(text.split())) for text in texts]
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
         folder.mkdir(parents=True, exist_ok=True)
         with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, "excel-tab", lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
-
-    def kept() -> Iterator[UnpackedSample | None]:
-        number = 0
-        for draft in _sentences(asked):
-            if draft is None or number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT:
-                yield draft
-            number += draft is not None
-
-    return kept()
+    places = count()
+    drafts = ((draft, next(places) if draft else 1) for draft in _drafts(asked))
+    return (draft for draft, place in drafts if place % HELD_OUT or place >= HELD_OUT * MOST_HELD_OUT)
 
 
-def _sentences(asked: Arguments) -> Drafts:
+def _drafts(asked: Arguments) -> Iterator[UnpackedSample | None]:
     return table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
+
+
+def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
+    return (draft for draft in _drafts(asked) if draft is not None)
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -24,7 +24,7 @@ from multicse.data.pack import (
     text_lines,
 )
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Form, Output, Parts, pack, upload
+from multicse.data.shard_writer import Form, Output, Parts, left_out_lines, pack, upload
 from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
 
@@ -140,7 +140,7 @@ class _Files(Columns):
     group: bool = False
     """Rows that name the same file are one sample with all their captions (AudioCaps' val and test)."""
     missing: Missing = "raise"
-    """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
+    """What a file does that is not there, of another kind or cannot be decoded: stop, or be left out and counted."""
 
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
         output, classes, path = self.output(1_000), self.classes(), Path(self.path)
@@ -205,8 +205,7 @@ def report(packed: Manifest) -> str:
     record = packed.record
     size = f"{record['filesize'] / 1e6:.1f} MB"
     lines = [f"{packed.folder}: {record['nsamples']:,} samples in {len(packed.shards)} shards, {size}"]
-    if record["dropped"]:
-        lines.append(f"{record['dropped']:,} empty or missing samples dropped")
+    lines += left_out_lines(record["left_out"])
     if packed.classes:
         lines.append(f"{len(packed.classes)} classes: {json.dumps(packed.classes[:10], ensure_ascii=False)[1:-1]}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shlex
 import signal
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -333,9 +334,9 @@ def _last_words(summary: Mapping[str, Any]) -> str:
             f"trials  {counts['finished']} finished, {counts['stopped']} stopped early, {counts['failed']} failed",
             f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the recipe as it stands "
             + ("failed" if summary["as_it_stands"]["score"] is None else f"{summary['as_it_stands']['score']:.2f}"),
-            f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {summary['recipe']})",
+            f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {shlex.quote(summary['recipe'])})",
             f"model   {summary['export']}   ({summary['model']})",
-            f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
+            f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})",
         ]
     )
 

@@ -260,9 +260,9 @@ def coverage() -> str:
         "",
         "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, measured as",
         "they are, or cannot be run outside the authors' machines. With `--scale mini` the first two run on a laptop, on",
-        "public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub, of 16 repositories",
-        "at fixed commits, checked and listed with their licences in `LICENCES.txt`. A command that was stopped continues; the",
-        "folder is printed at the end, and later commands find it by themselves.",
+        "public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub, checked against",
+        "fixed commits and listed with its licences in `LICENCES.txt`. A command that was stopped continues; the folder is",
+        "printed at the end, and later commands find it by themselves.",
     ]
     for paper in PAPERS:
         lines += [

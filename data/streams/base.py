@@ -147,7 +147,8 @@ class StreamConfig(BaseModel):
             if there and there.isdisjoint(fields):
                 raise DataError(
                     f"{setting} wants the field {' or '.join(fields)}, and the shards hold {', '.join(sorted(there))}: "
-                    f"{self.shards}. Name a field that is there, give other shards or pack them with it."
+                    f"{self.shards}. Name a field that is there, give other shards or pack them with it"
+                    f"{decode.dotted(there, fields) or '.'}"
                 )
 
     def sentences(self, sample: RawSample) -> list[str]:

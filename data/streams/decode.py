@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import reprlib
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import soundfile
 import soxr
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from multicse.data import limits
 from multicse.data.errors import DecodeError
+from multicse.data.streams.audio_headers import complete
 from multicse.data.texts import text_of
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -25,6 +28,31 @@ SOUNDS = ("wav", "flac", "ogg", "mp3")
 
 _SOUND_BLOCK = 2**18  # values decoded at a time: many channels never lie in memory as a whole
 _EDGE = 0.05  # seconds behind what is wanted of a sound: the resampling filter sees no end in what is kept
+_TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # what undoes an EXIF orientation
+_OTHERS = {
+    "a GIF": rb"GIF8",
+    "a HEIC image": rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)",
+    "an AVIF image": rb".{4}ftypavi[fs]",
+    "a TIFF image": rb"II\*\0|MM\0\*",
+    "a BMP image": rb"BM.{4}\0{4}",
+    "a JPEG XL image": rb"\xff\x0a|\0{3}\x0cJXL ",
+    "a JPEG 2000 image": rb"\0{3}\x0cjP  |\xff\x4f\xff\x51",
+    "an SVG drawing": rb"\s*(<\?xml[^>]*>\s*)?<svg",
+    "a web page": rb"\s*<(!doctype )?html",
+    "AAC audio in MP4 (m4a)": rb".{4}ftyp",
+    "AAC audio": rb"\xff[\xf0\xf1\xf8\xf9]",
+    "AMR audio": rb"#!AMR",
+    "WMA audio": rb"0&\xb2u\x8ef\xcf\x11",
+    "a WebM or Matroska file": rb"\x1aE\xdf\xa3",
+}  # how files begin that are often found under a wrong name
 
 Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow itself refuses twice that many
 
@@ -41,7 +69,15 @@ def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str]
             return extension, fields[extension]
     raise DecodeError(
         f"sample {key!r} has no field {' or '.join(extensions)}; it has {', '.join(sorted(fields)) or 'no field'}"
+        f"{dotted(fields, extensions)}"
     )
+
+
+def dotted(fields: Iterable[str], wanted: Sequence[str]) -> str:
+    """Return a hint if files have dots in their names, so that there are fields such as `001.jpg`; otherwise nothing."""
+    odd = next((field for field in sorted(fields) if "." in field and field.rpartition(".")[2] in wanted), None)
+    rule = "The name of a sample ends at the first dot of a file's name, the rest is the field"
+    return f". {rule}: rename files like NAME.{odd} to NAME-{odd}" if odd else ""
 
 
 def check(data: bytes, extension: str, key: str) -> None:
@@ -55,33 +91,77 @@ def check(data: bytes, extension: str, key: str) -> None:
 def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool = False) -> Image.Image:
     """Decode a JPEG, PNG or WebP (of an animation the first picture) to 8-bit RGB.
 
-    Transparency is laid on white, 16-bit gray is scaled to 8 bits, and the EXIF orientation is applied. `coarse`: of a JPEG
-    an eighth of the width and height is enough, which is three times as fast.
+    Transparency is laid on white, 16-bit gray is scaled to 8 bits, and the EXIF orientation is applied. No other metadata is
+    looked at, and metadata that cannot be read is ignored. `coarse`: of a JPEG an eighth of the width and height is enough,
+    which is three times as fast.
 
     Raises:
         DecodeError: not such a picture, cut short, or more than `max_pixels` pixels (refused from its header, before
             any pixel is decoded: a decompression bomb).
     """
     try:
-        # Only these formats: Pillow's others include ones that call programs or read other files.
-        picture = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
-        if picture.width * picture.height > max_pixels:
-            raise Image.DecompressionBombError
-        if coarse:
-            picture.draft("RGB", (1, 1))
-        picture.load()
-        ImageOps.exif_transpose(picture, in_place=True)
-        return _rgb(picture)
+        try:
+            picture = _loaded(data, max_pixels, coarse)
+        except Exception:
+            if (bare := _without_metadata(data)) == data:
+                raise
+            picture = _loaded(bare, max_pixels, coarse)
+        return _rgb(_upright(picture))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(
             f"sample {key!r}: the picture has more than the allowed {max_pixels:,} pixels; MULTICSE_MAX_PIXELS raises it"
         ) from error
     except UnidentifiedImageError as error:
+        if name := _foreign(data):
+            raise DecodeError(
+                f"sample {key!r}: it is {name}, not a JPEG, PNG or WebP image; convert it, or fetch it again"
+            ) from error
         raise DecodeError(f"sample {key!r}: {len(data):,} bytes are no JPEG, PNG or WebP picture") from error
     except MemoryError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
         raise DecodeError(f"sample {key!r}: the picture is damaged or cut short ({error})") from error
+
+
+def _loaded(data: bytes, max_pixels: int, coarse: bool) -> Image.Image:
+    # Only these formats: Pillow's others include ones that call programs or read other files.
+    picture = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
+    if picture.width * picture.height > max_pixels:
+        raise Image.DecompressionBombError
+    if coarse:
+        picture.draft("RGB", (1, 1))
+    picture.load()
+    return picture
+
+
+def _upright(picture: Image.Image) -> Image.Image:
+    """Undo the EXIF orientation of an image, if it has one that can be read."""
+    try:
+        turned = _TURNED.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # Pillow raises struct.error, SyntaxError, ValueError, ...
+        turned = None
+    return picture if turned is None else picture.transpose(turned)
+
+
+def _without_metadata(data: bytes) -> bytes:
+    """Return a PNG without the chunks that do not change its pixels (texts, profiles), but with its EXIF data if their
+    checksum is right; other files as they are."""
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return data
+    kept, place = [data[:8]], 8
+    while place < len(data):
+        end = place + 12 + int.from_bytes(data[place : place + 4])
+        chunk, kind = data[place:end], data[place + 4 : place + 8]
+        whole = kind == b"eXIf" and zlib.crc32(chunk[4:-4]).to_bytes(4) == chunk[-4:]
+        if whole or kind == b"tRNS" or kind[:1].isupper():
+            kept.append(chunk)
+        place = end
+    return b"".join(kept)
+
+
+def _foreign(data: bytes) -> str | None:
+    """Return what a file is by its first bytes, if it is of a well-known kind that is not read."""
+    return next((name for name, start in _OTHERS.items() if re.match(start, data[:512], re.DOTALL | re.IGNORECASE)), None)
 
 
 def _rgb(picture: Image.Image) -> Image.Image:
@@ -92,6 +172,14 @@ def _rgb(picture: Image.Image) -> Image.Image:
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
     return picture if picture.mode == "RGB" else picture.convert("RGB")  # which copies in any case
+
+
+class _Forward(soundfile.SoundFile):
+    """An audio file that is read from its beginning only. Otherwise soundfile seeks to where it is after every block, and
+    libsndfile cannot seek to the end of a FLAC of unknown length."""
+
+    def seekable(self) -> bool:
+        return False
 
 
 def own_rate(data: bytes) -> int:
@@ -125,10 +213,14 @@ def audio(
 
     Raises:
         DecodeError: not such a sound, cut short (where the format says how long it should be), empty, with values that
-            are not finite, below 1,000 samples per second, or more than `max_values` values.
+            are not finite or above `limits.PEAK`, below 1,000 samples per second, or more than `max_values` values.
     """
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as sound:
+        data = complete(data)
+    except EOFError as error:
+        raise DecodeError(f"sample {key!r}: the {extension} audio is cut short ({error}); copy the file again") from None
+    try:
+        with _Forward(io.BytesIO(data)) as sound:
             source_rate = sound.samplerate
             if source_rate < limits.LOWEST_RATE:
                 raise DecodeError(
@@ -144,9 +236,19 @@ def audio(
                     f"({most / source_rate / 60:.1f} minutes); MULTICSE_MAX_SOUND_VALUES raises it"
                 )
     except soundfile.SoundFileError as error:
-        raise DecodeError(f"sample {key!r}: the {extension} sound is damaged ({error})") from error
+        if name := _foreign(data):
+            raise DecodeError(
+                f"sample {key!r}: it is {name}, not WAV, FLAC, OGG or MP3; convert it, or fetch it again"
+            ) from error
+        text = getattr(error, "error_string", error)  # without the name of a file, which is in memory
+        raise DecodeError(f"sample {key!r}: the {extension} sound is damaged ({text})") from error
     if not np.isfinite(wave).all():
         raise DecodeError(f"sample {key!r}: the sound holds values that are not finite")
+    if (peak := float(np.abs(wave).max(initial=0))) > limits.PEAK:
+        raise DecodeError(
+            f"sample {key!r}: the audio has a peak of {peak:,.5g}, more than the allowed {limits.PEAK:g} (full scale is 1); "
+            "of integers stored as floats, divide them by 32,768 (16 bits), or store them as integers"
+        )
     if source_rate != rate and len(wave):
         wave = soxr.resample(wave, source_rate, rate)
     if not len(wave):
@@ -156,7 +258,7 @@ def audio(
 
 def _mixed(sound: soundfile.SoundFile, key: str, most: int) -> np.ndarray:
     """The mean of the channels, float32, of the first `most` frames; DecodeError for a FLAC that ends too early."""
-    size = max(1, _SOUND_BLOCK // sound.channels)
+    size = min(max(1, _SOUND_BLOCK // sound.channels), max(1, sound.frames))
     blocks: list[np.ndarray] = []
     frames = 0
     while len(block := sound.read(min(size, most - frames), dtype="float32", always_2d=True)):
@@ -189,13 +291,17 @@ def _text(value: Any, column: str, key: str) -> str:
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`.
+    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`, else the entry
+    `caption`; an entry is a text or a list of texts.
 
     White space is made single. DecodeError: none, an empty one, or one that is no text.
     """
-    found = _record(fields, key).get("captions", [])
+    record = _record(fields, key)
+    found = record.get("captions")
     if not found and "txt" in fields:
         return text(fields, ("txt",), key)
+    found = found or record.get("caption")
+    found = [found] if isinstance(found, str) else found
     texts = [_text(item, "captions", key) for item in found] if isinstance(found, list) else []
     if not texts or not all(texts):
         raise DecodeError(

@@ -99,7 +99,7 @@ class CaptionedStream(StreamConfig):
         return True
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [("label", (self.label, "json")) if self.templates else ("captions", ("captions", "json", "txt"))]
+        return [("label", (self.label, "json")) if self.templates else ("captions", ("captions", "caption", "json", "txt"))]
 
     def check(self, shards: ShardSet) -> None:
         super().check(shards)

@@ -13,6 +13,7 @@ import soundfile
 from multicse.data import limits
 from multicse.data.shards import ShardSet
 from multicse.data.streams.decode import audio, captions, image
+from multicse.pipelines import describe
 from tests.data.packing import LINES, png, run, samples, write_pictures, write_text
 
 
@@ -33,7 +34,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me", "--language", "de"]
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
-    assert "26 samples in 3 shards" in printed and "27 empty or missing samples dropped" in printed
+    assert "26 samples in 3 shards" in printed and "27 left out: text, captions or class are empty" in printed
     found = {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])
     assert all(found[f"{2 * i:08d}"] == line for i, line in enumerate(LINES))  # the key is the line in the file, from 0
@@ -77,6 +78,60 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
         red = image(data, sample.key).getpixel((0, 0))[0]  # type: ignore[index]
         assert int(sample.fields["cls"]) == {0: 2, 1: 1, 2: 1, 3: 0}[red // 10]
         assert "." not in sample.key and "my_pic" in sample.key  # the name is kept, in letters that no tar reader splits
+
+
+def test_links_are_followed_and_each_file_is_found_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Class folders and files elsewhere; links to what is there already, to the folder itself, and to nothing."""
+    photos, store = tmp_path / "photos", tmp_path / "store"
+    for number, name in enumerate(("photos/dog/0.png", "photos/dog/1.png", "store/cat/0.png", "store/1.png")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(png(number))
+    (photos / "cat").symlink_to(store / "cat")
+    (photos / "hound").symlink_to("dog")
+    (photos / "dog" / "up").symlink_to(photos)
+    (photos / "dog" / "outside").symlink_to(tmp_path)
+    (photos / "dog" / "linked.png").symlink_to(store / "1.png")
+    (photos / "dog" / "again.png").symlink_to("0.png")
+    assert run("images", photos, "--no-shuffle", "--out", tmp_path / "out") == 0
+    found = {(sample.fields["png"], sample.fields["cls"]) for sample in samples(tmp_path / "out")}
+    assert found == {(png(0), b"1"), (png(1), b"1"), (png(2), b"0"), (png(3), b"1")} and len(samples(tmp_path / "out")) == 4
+    printed = capsys.readouterr().out
+    assert "3 left out: link to a folder that is read already; the first: hound" in printed
+    assert "1 left out: link to a file that is read already; the first: dog/again.png" in printed
+    (photos / "dog" / "gone.png").symlink_to("nothing.png")
+    assert run("images", photos, "--out", tmp_path / "broken") == 2
+    assert "'dog/gone.png' does not exist" in capsys.readouterr().err
+    assert run("images", photos, "--missing", "skip", "--out", tmp_path / "skipped") == 0
+    assert "1 left out: missing; the first: dog/gone.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("names", [("train", "test"), ("Training", "Validation", "more"), ("train",)])
+def test_folders_of_splits_are_no_classes(
+    tmp_path: Path, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in names:
+        write_pictures(tmp_path / "a set" / name)
+    assert run("images", tmp_path / "a set", "--out", tmp_path / "out") == 2
+    assert f"name one: '{tmp_path}/a set/{min(names)}'" in capsys.readouterr().err
+    assert run("images", tmp_path / "a set" / names[0], "--out", tmp_path / "out") == 0
+    write_pictures(tmp_path / "vehicles" / "train")  # a class among others
+    write_pictures(tmp_path / "vehicles" / "bus")
+    assert run("images", tmp_path / "vehicles", "--out", tmp_path / "vehicles-out") == 0
+    assert ShardSet.open(str(tmp_path / "vehicles-out")).classes == ("bus", "train")
+
+
+def test_what_is_left_out_is_counted_and_named(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pictures / "metadata.jsonl").write_text('{"file_name": "dog/my pic.0.png"}\n')
+    (pictures / "dog" / "cut.png").write_bytes(png()[:40])
+    assert run("images", pictures, "--out", tmp_path / "strict") == 2
+    assert "metadata.jsonl is of no known kind" in (said := capsys.readouterr().err) and "--file-column" in said
+    assert run("images", pictures, "--missing", "skip", "--out", tmp_path / "out") == 0
+    printed = capsys.readouterr().out
+    assert describe.main([str(tmp_path / "out")]) == 0
+    for text in (printed, capsys.readouterr().out):
+        assert "12 samples" in text and "5 left out: hidden, or made by the system; the first: .DS_Store" in text
+        assert "1 left out: of another kind; the first: metadata.jsonl" in text
+        assert "1 left out: cannot be decoded; the first: dog/cut.png (sample 'cut.png': " in text
 
 
 def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +215,7 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
     assert run(*common, tmp_path / "strict") == 2
     assert "row 3: the file 'gone_10.wav'" in (said := capsys.readouterr().err) and "--missing skip" in said
     assert run(*common, tmp_path / "rows", "--missing", "skip") == 0
-    assert "1 empty or missing samples dropped" in capsys.readouterr().out
+    assert "1 left out: missing; the first: gone_10.wav" in capsys.readouterr().out
     assert [captions(s.fields, s.key) for s in samples(tmp_path / "rows")] == [
         ["Rain falls"],
         ['A "dog". Then, a cat'],
@@ -168,7 +223,7 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
     ]
     nameless = ["--root", tmp_path / "clips", "--file-column", "{youtube_id}.wav", "--where", "eval=none"]
     assert run("audio", tmp_path / "caps.csv", *nameless, "--missing", "skip", "--out", tmp_path / "none") == 2
-    assert "1 empty or missing" in capsys.readouterr().err  # not an error of its kind
+    assert "1 left out: missing; the first: .wav" in capsys.readouterr().err  # not an error of its kind
     assert run(*common, tmp_path / "grouped", "--missing", "skip", "--group") == 0
     grouped = [json.loads(s.fields["json"])["captions"] for s in samples(tmp_path / "grouped")]
     assert grouped == [["Rain falls", "Water drops"], ['A "dog".\nThen, a cat']]

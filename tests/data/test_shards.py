@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import tarfile
 import traceback
@@ -19,10 +21,11 @@ import pytest
 import webdataset
 
 from multicse.data import limits
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import expand
 from multicse.data.shards import BadSample, RawSample, ShardSet, read, scan
+from multicse.data.streams.image import ImageStream
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT) -> str:
@@ -84,11 +87,15 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("gopher://host/x.tar", "gopher"),
         ("hf://imdb#split=test[:9]", "no name of a split"),
         ("hub/tables", r"\*test\*.csv"),
+        ("cc", r"name those of one: 'cc/\*train\*\.tar'"),
+        ("zipped dir", r"gunzip '.*zipped dir/x\.tar\.gz'"),
+        ("set/more.tbz2", r"bunzip2 .*/set/more\.tbz2"),
     ],
 )
 def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str, named: str) -> None:
     monkeypatch.chdir(folder)
-    for file in ("hub/tables/test.csv", "hub/tables/train-0.csv"):
+    names = ("hub/tables/test.csv", "hub/tables/train-0.csv", "cc/cc-train-0.tar", "cc/cc-validation-0.tar")
+    for file in (*names, "zipped dir/x.tar.gz", "set/more.tbz2"):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
     with pytest.raises(DataError, match=named):
@@ -180,10 +187,11 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
         header(b"x", b"%011o\0" % 2**20, b"x") + b"1" * 2**20,  # digits on which a regular expression takes hours
         header(b"x", b"%011o\0" % 512, b"x") + b"11 size=-5\n".ljust(512, b"\0") + header(b"x.txt", b"0\0", b"0"),
         (header(b"x", b"%011o\0" % 512, b"g") + b"11 path=ab\n".ljust(512, b"\0")) * 3000,  # deeper than Python's stack
+        header(b"x", b"%011o\0" % 512, b"x") + b"0 path=a\n".ljust(512, b"\0"),  # a name of zeros
         bytes(512),  # a header that was zeroed
         b"x.txt" + b"\xff" * 507,  # one whose sum is wrong
     ],
-    ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "zeroed", "sum"],
+    ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "name", "zeroed", "sum"],
 )
 def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
     """What stood before it is read; what follows is bad samples that name the byte, about as many as lie there."""
@@ -237,6 +245,42 @@ def test_bad_members_are_bad_samples(tmp_path: Path) -> None:
     assert reasons == [None, "the field 'txt' occurs twice in one sample", None, "its name is not UTF-8", None]
 
 
+def test_links_and_scattered_members_are_bad_samples(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "links.tar", "w") as tar:
+        for name, kind in (("a.txt", tarfile.REGTYPE), ("b.txt", tarfile.LNKTYPE), ("c.txt", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "a.txt"
+            tar.addfile(info)
+    found = list(read(scan(str(tmp_path / "links.tar")), range(3)))
+    assert isinstance(found[0], RawSample)
+    assert all(isinstance(bad, BadSample) and "'txt' is a link to 'a.txt'" in bad.reason for bad in found[1:])
+    members = [("a.jpg", b"1"), ("b.jpg", b"2"), ("b.txt", b"3"), ("a.txt", b"4"), ("b.jpg", b"5"), ("b.txt", b"6")]
+    url = write_tar(tmp_path / "scattered.tar", members)
+    scattered = list(read(scan(url), range(4)))
+    assert [sample.key for sample in scattered if isinstance(sample, BadSample) and "--sort=name" in sample.reason] == [
+        "a",
+        "a",
+    ]
+    assert [sample.fields["jpg"] for sample in scattered if isinstance(sample, RawSample)] == [b"2", b"5"]  # two samples
+
+
+def test_files_of_no_sample_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scan(write_tar(tmp_path / "x.tar", [("._a.txt", b""), ("a.txt", b"1"), ("README", b"")]))
+    assert "2 files belong to no sample, being hidden or without extension; the first: ._a.txt" in caplog.text
+
+
+def test_names_with_several_dots(tmp_path: Path) -> None:
+    """The name of a sample ends at the first dot, as in WebDataset; the message says so."""
+    url = write_tar(tmp_path / "x.tar", [("IMG.001.jpg", b"1"), ("IMG.001.cls", b"1"), ("IMG.002.jpg", b"2")])
+    sample = ShardSet.open(url).sample(0)
+    assert isinstance(sample, RawSample) and set(sample.fields) == {"001.jpg", "001.cls", "002.jpg"}
+    stream = ImageStream(shards=url)
+    with pytest.raises(DecodeError, match=r"first dot.* rename files like NAME\.001\.jpg to NAME-001\.jpg"):
+        stream.row(sample, np.random.default_rng(0))
+    with pytest.raises(DataError, match=r"first dot.*NAME\.001\.jpg"):
+        stream.check(stream.open())
+
+
 SPARSE = header(b"0003.bin".ljust(482, b"\0") + b"\1" + b"%011o\0" % 600, b"%011o\0" % 5, b"S")
 SPARSE += (b"x" * 504 + b"\1").ljust(512, b"\0") + bytes(512) + b"hello".ljust(512, b"\0")
 
@@ -245,7 +289,7 @@ SPARSE += (b"x" * 504 + b"\1").ljust(512, b"\0") + bytes(512) + b"hello".ljust(5
     "form",
     [
         None,
-        {"GNU.sparse.size": "600", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "5"},
+        {"GNU.sparse.size": "9000000", "GNU.sparse.numblocks": "1", "GNU.sparse.offset": "0", "GNU.sparse.numbytes": "5"},
         {"GNU.sparse.size": "600", "GNU.sparse.map": "0,x"},
         {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "600"},
     ],
@@ -267,10 +311,12 @@ def test_a_sparse_file_is_a_bad_sample_and_its_map_is_not_read(tmp_path: Path, f
 
 def test_files_that_are_no_shards(tmp_path: Path) -> None:
     (tmp_path / "text.tar").write_text("no tar " * 200)
-    (tmp_path / "zipped.tar").write_bytes(gzip.compress(Path(write_tar(tmp_path / "x.tar", numbered(2))).read_bytes()))
+    whole = Path(write_tar(tmp_path / "x.tar", numbered(2))).read_bytes()
+    for name, packed in {"gzip": gzip.compress(whole), "bzip2": bz2.compress(whole), "xz": lzma.compress(whole)}.items():
+        (tmp_path / f"by {name}.tar").write_bytes(packed)
     write_tar(tmp_path / "none" / "none.tar", [])
-    for name in ("text.tar", "zipped.tar", "none"):
-        with pytest.raises(DataError, match=name):
+    for name in ("text.tar", "by gzip.tar", "by bzip2.tar", "by xz.tar", "none"):
+        with pytest.raises(DataError, match=f"{name}.*{f'compressed {name[:-4]}' if ' ' in name else ''}"):
             ShardSet.open(str(tmp_path / name))
     shard = scan(str(tmp_path / "x.tar"))
     (tmp_path / "x.tar").unlink()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +220,11 @@ def test_a_saved_folder_is_what_its_files_list(tmp_path: Path) -> None:
     for split in ("", "#split=dev"):
         with pytest.raises(DataError, match=r"the splits there are train, test; name one: .*saved#split=train"):
             ShardSet.open(f"{saved}{split}")
+    with_indices = json.dumps({**listed, "_indices_data_files": [{"filename": "indices.arrow"}]})
+    (saved / "train" / "state.json").write_text(with_indices)
+    with pytest.raises(DataError, match="indices"):
+        ShardSet.open(f"{saved}/train")
+    (saved / "train" / "state.json").write_text(json.dumps(listed))
     files[0].unlink()
     with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} is not there"):
         ShardSet.open(f"{saved}/train")
@@ -256,6 +263,22 @@ def test_pictures_as_bytes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^columns wants the field sentenze.*captions"):
         wrong = TextStream(columns=("sentenze",), **small)
         wrong.check(wrong.open())
+
+
+@pytest.mark.parametrize("column", ["caption", "captions"])
+@pytest.mark.parametrize("value", ["a dog", ["a dog"]])
+def test_captions_of_a_table_are_those_of_a_tar(tmp_path: Path, column: str, value: str | list[str]) -> None:
+    pq.write_table(pa.Table.from_pylist([{"photo": png(1), column: value}]), tmp_path / "x.parquet")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name, data in (("a.png", png(1)), ("a.json", json.dumps({column: value}).encode())):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    for name in ("x.parquet", "x.tar"):
+        stream = ImageTextStream(shards=f"{tmp_path}/{name}", batch_size=1)
+        stream.check(shards := stream.open())
+        sample = shards.sample(0)
+        assert isinstance(sample, RawSample) and stream.sentences(sample) == ["a dog"]
 
 
 def test_a_picture_that_is_only_named_keeps_its_name(tmp_path: Path) -> None:

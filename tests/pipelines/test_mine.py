@@ -18,7 +18,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
-from multicse.pipelines import audiocse, cli, mine, simcse, visualcse
+from multicse.pipelines import audiocse, cli, describe, mine, pack, simcse, visualcse
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
 from tests.small import WORDS
@@ -106,6 +106,37 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
     for given in (("table.csv",), ("sentences.txt", "--column", "said")):
         with pytest.raises(DataError, match="--column"):
             chosen(simcse, "--text", *given)
+
+
+def test_what_is_left_out_is_counted_and_limited(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same files give `pack.py`, `describe.py`, `mine` and its recipe the same number of samples."""
+    Path("photos/cats/cut.png").write_bytes(Path("photos/cats/0.png").read_bytes()[:99])
+    Path("photos/notes.txt").write_text("none")
+    Path("photos/birds").symlink_to("cats")
+    given = ("--text", "sentences.txt", "--images", "photos")
+    recipe = chosen(visualcse, *given)
+    mined = capsys.readouterr().out
+    assert pack.main(["images", "photos", "--missing", "skip", "--out", "packed"]) == 0
+    packed = capsys.readouterr().out
+    assert describe.main([recipe.streams["image"].shards]) == describe.main(["packed"]) == 0
+    described = capsys.readouterr().out
+    lines = [
+        "1 left out: link to a folder that is read already; the first: birds",
+        "1 left out: of another kind; the first: notes.txt",
+        "1 left out: cannot be decoded; the first: cats/cut.png (sample 'cut.png'",
+    ]
+    for text in (mined, packed, described):
+        assert "20 samples" in text and all(line in text for line in lines)
+    assert ": 20 samples" in described and described.count(lines[2]) == 2
+    assert recipe.streams["image"].open().samples == ShardSet.open("packed").samples == 20
+    assert "sentences.txt: 1 left out: text, captions or class are empty" in mined
+    chosen(visualcse, *given)
+    again = capsys.readouterr().out
+    assert all(line in again for line in lines), "also where they are packed already"
+    for number in range(2):
+        Path(f"photos/dogs/cut{number}.png").write_bytes(b"none")
+    with pytest.raises(DataError, match="3 of 23 files cannot be used, more than 10%"):
+        chosen(visualcse, *given)
 
 
 def test_sentences_of_another_language_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

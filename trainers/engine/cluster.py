@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from multicse.trainers.engine.mlflow_server import import_mlflow, open_experiment
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe, RecipeError
 
 
 def quiet() -> None:
@@ -88,14 +88,23 @@ def start_ray(recipe: Recipe) -> None:
         # first, which may hold another clone.
         code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
     with in_background():
-        ray.init(
-            address="local" if here else None,
-            runtime_env=code,
-            # Eight processes, which only --run.verbose gives the address of.
-            include_dashboard=False if here and not verbose else None,
-            log_to_driver=verbose,
-            logging_level=logging.INFO if verbose else logging.ERROR,
-        )
+        try:
+            ray.init(
+                address="local" if here else None,
+                runtime_env=code,
+                # Eight processes, which only --run.verbose gives the address of.
+                include_dashboard=False if here and not verbose else None,
+                log_to_driver=verbose,
+                logging_level=logging.INFO if verbose else logging.ERROR,
+            )
+        except OSError as error:
+            if "AF_UNIX" not in str(error):
+                raise
+            place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
+            raise RecipeError(
+                f"the folder for temporary files, {place}, has too long a name for the sockets of Ray ({error}); name a "
+                "shorter one for Ray alone: RAY_TMPDIR=/tmp"
+            ) from None
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import re
+import shlex
 import shutil
 import threading
 import time
@@ -339,7 +340,9 @@ def drain(
             left = end - time.monotonic()
             if left <= 0:
                 text = "%s did not take everything (%s). Nothing is lost: it is in %s. Send it later: %s"
-                log.error(text, uri, brief(error), book.path.parent, f"{command('track')} sync {book.path}")
+                log.error(
+                    text, uri, brief(error), book.path.parent, f"{command('track')} sync {shlex.quote(str(book.path))}"
+                )
                 return False
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)

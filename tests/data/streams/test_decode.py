@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from multicse.data.errors import DecodeError
 from multicse.data.streams import decode
@@ -64,6 +64,87 @@ def test_exif_orientation_is_applied() -> None:
     assert np.abs(np.asarray(found).astype(int) - expected).mean() < 3
 
 
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_is_that_of_pillow(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = stored(smooth(), "PNG", exif=exif)
+    with Image.open(io.BytesIO(data)) as picture:
+        np.testing.assert_array_equal(np.asarray(decode.image(data, "a")), np.asarray(ImageOps.exif_transpose(picture)))
+
+
+TEXT_AS_RESOLUTION = b"Exif\0\0II*\0" + struct.pack("<IHHHIHH", 8, 2, 0x112, 3, 1, 6, 0)
+TEXT_AS_RESOLUTION += struct.pack("<HHI4sI", 0x11A, 2, 4, b"abc\0", 0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("exif", [TEXT_AS_RESOLUTION, b"Exif\0\0garbage garbage!", b"Exif\0\0\0\x08\0\2\1\x12"])
+def test_exif_data_that_cannot_be_read_cost_no_image(kind: str, exif: bytes) -> None:
+    """Where the orientation can be read it is applied."""
+    options = {"lossless": True} if kind == "WEBP" else {}
+    found = np.asarray(decode.image(stored(smooth(), kind, exif=exif, **options), "a"))
+    expected = smooth().rotate(-90, expand=True) if exif is TEXT_AS_RESOLUTION else smooth()
+    assert np.abs(found.astype(int) - np.asarray(expected)).mean() < (3 if kind == "JPEG" else 1e-9)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        chunk(b"iCCP", b"icc\0\0" + zlib.compress(b"a" * 2**21)),
+        chunk(b"zTXt", b"Comment\0\0" + zlib.compress(b"a" * 2**21)),
+        chunk(b"tEXt", b"Raw profile type exif\0\nexif\n      10\nzzzz"),
+        chunk(b"zTXt", b"Comment\0\0no zlib"),
+        chunk(b"tEXt", b"Comment\0hello")[:-1] + b"x",
+    ],
+    ids=["profile", "comment", "raw-exif", "no-zlib", "checksum"],
+)
+@pytest.mark.parametrize("at_end", [False, True])
+def test_text_chunks_that_cannot_be_read_cost_no_image(odd: bytes, at_end: bool) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 3
+    data = stored(smooth(), "PNG", exif=exif)
+    place = len(data) - 12 if at_end else 33
+    found = decode.image(data[:place] + odd + data[place:], "a")
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(smooth().rotate(180)))
+    damaged = bytearray(data[:place] + odd + data[place:])
+    damaged[damaged.index(b"IDAT") + 20] ^= 255
+    with pytest.raises(DecodeError, match="damaged"):
+        decode.image(bytes(damaged), "a")
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (stored(smooth(), "GIF"), "a GIF"),
+        (stored(smooth(), "TIFF"), "a TIFF image"),
+        (stored(smooth(), "BMP"), "a BMP image"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "a HEIC image"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0avifmif1", "an AVIF image"),
+        (b"<!DOCTYPE html>\n<html>", "a web page"),
+        (b"\0\0\0\x20ftypM4A \0\0\0\0", "m4a"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_files_of_other_kinds_are_named(data: bytes, named: str) -> None:
+    for read in (lambda: decode.image(data, "a/7"), lambda: decode.audio(data, "wav", 8000, "a/7")):
+        with pytest.raises(DecodeError, match=f"'a/7': it is .*{named}.* convert it"):
+            read()
+
+
+def test_transparency_of_a_palette_and_the_first_picture_of_an_animation() -> None:
+    palette = smooth().quantize(16)
+    found = decode.image(stored(palette, "PNG", transparency=palette.getpixel((1, 1))), "a")
+    assert found.getpixel((1, 1)) == (255, 255, 255) and found.getpixel((39, 29)) != (255, 255, 255)
+    frames = [Image.new("RGB", (6, 6), colour) for colour in ("red", "lime")]
+    for kind, options in (("PNG", {}), ("WEBP", {"lossless": True})):
+        animation = stored(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+        assert decode.image(animation, "a").getpixel((3, 3)) == (255, 0, 0)
+
+
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("share", [0.02, 0.9])
 def test_cut_short_pictures(kind: str, share: float) -> None:
@@ -75,9 +156,6 @@ def test_cut_short_pictures(kind: str, share: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bomb_is_refused_from_its_header() -> None:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
     for side in (10_000, 50_000, 60_000):  # Pillow itself only warns of the first
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
@@ -122,6 +200,69 @@ def test_bad_sounds() -> None:
     ):
         with pytest.raises(DecodeError, match=f"'a/7'.*({named})"):
             decode.audio(data, "flac", rate=8000, key="a/7")
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.97])
+@pytest.mark.parametrize("kind", [*decode.SOUNDS, "rf64", "aiff"])
+def test_audio_that_is_cut_short_is_refused(kind: str, share: float) -> None:
+    """Also where only its beginning is wanted."""
+    data = sound(np.random.default_rng(0).normal(0, 0.1, 32000).astype(np.float32), 16000, kind)
+    tagged = b"ID3\4\0\0\0\0\1\0" + bytes(128) + data if kind == "mp3" else data
+    for whole in (data, tagged):
+        assert len(decode.audio(whole, kind, 16000, "a", samples=100)) > 100
+        for samples in (None,) if kind == "flac" else (None, 100):  # a FLAC shows it where it ends
+            with pytest.raises(DecodeError, match=r"'a/7'.*(cut short|damaged|empty)"):
+                decode.audio(whole[: int(len(whole) * share)], kind, 16000, "a/7", samples)
+
+
+@pytest.mark.parametrize(
+    ("riff", "size"),
+    [(0, 0), (2**32 - 1, 0), (2**32 - 1, 2**32 - 1), (2**31 - 2**12 + 36, 2**31 - 2**12)],
+    ids=["zero", "ffmpeg-old", "ffmpeg", "sox"],
+)
+def test_a_wav_of_unknown_length_is_read(riff: int, size: int) -> None:
+    """As encoders write it to a pipe; a size of 0 in a header that is right otherwise is one."""
+    data = sound(tone(16000, 1.0), 16000, "wav")
+    place = data.index(b"data") + 4
+    piped = data[:4] + struct.pack("<I", riff) + data[8:place] + struct.pack("<I", size) + data[place + 4 :]
+    np.testing.assert_array_equal(decode.audio(piped, "wav", 16000, "a"), decode.audio(data, "wav", 16000, "a"))
+    with pytest.raises(DecodeError, match="empty"):
+        decode.audio(piped[: place + 4], "wav", 16000, "a")
+    with pytest.raises(DecodeError, match="empty"):
+        decode.audio(data[:place] + bytes(4) + data[place + 4 :], "wav", 16000, "a")
+
+
+def test_a_flac_of_unknown_length_is_read() -> None:
+    data = bytearray(sound(tone(16000, 1.0), 16000, "flac"))
+    whole = decode.audio(bytes(data), "flac", 16000, "a")
+    data[21] &= 0xF0
+    data[22:42] = bytes(20)  # number of samples and their MD5
+    for samples in (None, 100, 16000, 20000):
+        found = decode.audio(bytes(data), "flac", 16000, "a", samples)
+        assert len(found) >= min(samples or 16000, 16000)
+        np.testing.assert_array_equal(found, whole[: len(found)])
+    with pytest.raises(DecodeError, match="damaged"):
+        decode.audio(bytes(data[: len(data) // 2]), "flac", 16000, "a")
+
+
+def test_floats_far_above_full_scale_are_refused() -> None:
+    """A mix may be louder than 1; integers that are stored as floats are named by their peak."""
+    wave = tone(16000, 0.5)
+    for subtype in ("FLOAT", "DOUBLE"):
+        loud = decode.audio(sound(wave * 4, 16000, "wav", subtype=subtype), "wav", 16000, "a")
+        np.testing.assert_allclose(loud, wave * 4, atol=1e-6)
+        with pytest.raises(DecodeError, match=r"'a/7'.*peak of 16,38.*divide them by 32,768"):
+            decode.audio(sound(wave * 32767, 16000, "wav", subtype=subtype), "wav", 16000, "a/7")
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "DOUBLE", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM"])
+def test_encodings_of_wav(subtype: str) -> None:
+    """Also of six channels at 96,000 samples per second."""
+    wave = tone(96000, 0.5)
+    channels = 2 if "ADPCM" in subtype else 6
+    data = sound(np.repeat(wave[:, None], channels, 1), 96000, "wav", subtype=subtype)
+    found = decode.audio(data, "wav", 96000, "a")[: len(wave)]
+    assert np.sqrt(np.mean((found - wave) ** 2)) < 0.02
 
 
 def test_sound_bomb() -> None:
@@ -194,6 +335,9 @@ def test_captions() -> None:
     assert decode.captions({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, "a") == ["a dog", "one cat"]
     assert decode.captions({"txt": b" a dog "}, "a") == ["a dog"]
     assert decode.captions({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, "a") == ["a cat"]
+    assert decode.captions({"txt": b"a dog", "json": b'{"caption": "a cat"}'}, "a") == ["a dog"]
+    for record in (b'{"captions": "a cat"}', b'{"caption": "a cat"}', b'{"caption": ["a cat"]}'):
+        assert decode.captions({"json": record}, "a") == ["a cat"]
     for bad in ({}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"txt": b" "}):
         with pytest.raises(DecodeError, match="sample 'a'"):
             decode.captions(bad, "a")

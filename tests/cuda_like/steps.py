@@ -58,17 +58,19 @@ def losses(method: Method, turns: list[dict[str, Batch]]) -> dict[str, float]:
 def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[str]) -> Iterator[tuple[str, Found]]:
     """Yield of each precision what a step did. One before makes what stays for good, such as tables on the device."""
     engine = made(name, pipeline, settings)
-    readers, cpu = engine._readers(), torch.device("cpu")
+    readers = engine._readers()
     turns = [
-        {stream: readers[stream].on_device(next(readers[stream]), cpu, 0) for stream in streams}
+        {stream: readers[stream].on_device(next(readers[stream])) for stream in streams}
         for streams in engine.recipe.method.turns().values()
     ]
+    for reader in readers.values():
+        reader.close()
     alike = [losses(engine.method, turns)]
     engine.host.device = device.DEVICE
     device.to_device(engine.method)
     moved = [{stream: batch.to(device.DEVICE) for stream, batch in batches.items()} for batches in turns]
     alike.append(losses(engine.method, moved))
-    step = 0
+    readers, step = engine._readers(), 0
     for precision in precisions:
         recipe = engine.recipe.replace("run.precision", precision)
         stepper, window = Stepper(recipe, engine.method, engine.host, engine.steps), Window(readers)

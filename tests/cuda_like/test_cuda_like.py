@@ -37,21 +37,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gclsr, redrawn": ("gclsr", {**TRAINED, "encoder.unknown": "redrawn", "method.weighting": "softmax"}),
 }
 """Pipeline and settings of ways that the smoke recipes do not take; in one precision."""
-ON_DEVICE = {"audiocse", "clap", "cyclip", "multicse", "nonlingcse", "visualcse"}
 ROWS = {**{name: (name, {}, PRECISIONS) for name in SMOKE}, **{name: (*way, ("bf16",)) for name, way in VARIANTS.items()}}
 
 
-def _case(name: str, precision: str) -> Any:
-    reason = ""
-    if ROWS[name][0] in ON_DEVICE:
-        reason = "the views and inputs that data/streams makes on the device (device.py, preprocess.py) wait and upload"
-    elif (ROWS[name][0], precision) == ("gclsr", "fp16"):
-        reason = "SGD is not fused with fp16 (trainers/engine/optim.py), so that the scaler waits to know whether to update"
-    marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)] if reason else []
-    return pytest.param(name, precision, marks=marks)
-
-
-CASES = [_case(name, precision) for name, (_, _, precisions) in ROWS.items() for precision in precisions]
+CASES = [(name, precision) for name, (_, _, precisions) in ROWS.items() for precision in precisions]
 
 
 @pytest.fixture(scope="module")

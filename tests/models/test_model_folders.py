@@ -451,7 +451,8 @@ def test_the_teacher_of_sg_bert_leaves_a_prompt_out_that_is_not_counted(tmp_path
     encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **options)))
     guide = SelfGuidance(encoder, SGBERTConfig(loss="opt3")).eval()
     tokens = encoder.tokenize(["a dog runs", "guitar"])
-    layers = guide.views(torch.zeros(2, 16), tokens["input_ids"], tokens["attention_mask"])[:, 1:]
+    mask = tokens["attention_mask"]
+    layers = guide.views(torch.zeros(2, 16), tokens["input_ids"], mask, mask)[:, 1:]
     states = guide.teacher(**tokens, output_hidden_states=True).hidden_states
     last = 3  # <s>, "the" and "big" are not pooled
     want = [state[1, last : int(tokens["attention_mask"][1].sum())].max(0).values for state in states]

@@ -261,9 +261,7 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
         if kind == "text":
-            packed = pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
-            if dropped := packed.record["dropped"]:
-                print(f"{dropped:,} empty or missing texts of {place} are left out")
+            pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, replace(output, shard_size=1000), files_of(place))

@@ -153,7 +153,7 @@ def multicse(words: list[str], tmp_path: Path) -> None:
         recipe(named[1], [named[2], *more])
     elif name == "reproduce" and given.table and given.table not in ("all", *verb.tables_of(given.paper)):
         raise Unknown(f"{given.paper} has no table {given.table}")
-    elif name == "prepare" and given.name is not None and given.name not in verb.SOURCES:
+    elif name == "prepare" and given.name is not None and given.name not in (*verb.SOURCES, "small"):
         raise Unknown(f"there is no data set {given.name}")
     elif name == "evaluate":
         known = {*tasks.known(), *tasks.GROUPS, *(f"{kind}:" for kind in tasks.KINDS)}
@@ -308,7 +308,7 @@ def test_the_settings_that_are_named_exist() -> None:
     wrong = []
     for page in PAGES:
         for name in re.findall(
-            r"`(?:--)?((?:run|streams|method|encoder|evaluation|optim)\.[a-z_.]+[a-z_])", page.read_text()
+            r"`(?:--)?((?:run|streams|method|encoder|evaluation|optim)\.[a-z0-9_.]+[a-z0-9_])", page.read_text()
         ):
             if name not in known and not any(path.startswith(f"{name}.") for path in known):
                 wrong.append(f"{page.name}: {name}")

@@ -91,7 +91,7 @@ def test_four_commands_count_the_same(
     command = ("text", path) if is_text else ("table", path, "--columns", "text")
     assert run(*command, "--no-shuffle", "--out", "packed") == 0
     said = capsys.readouterr().out
-    assert "37 samples" in said and "3 empty or missing samples dropped" in said
+    assert "37 samples" in said and "3 left out: text, captions or class are empty" in said
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)
@@ -111,7 +111,7 @@ def test_four_commands_count_the_same(
 
     given = ["--text", name, *([] if is_text else ["--column", "text"])]
     recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_text())
-    assert "3 empty or missing texts" in capsys.readouterr().out
+    assert "3 left out: text, captions or class are empty" in capsys.readouterr().out
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))
     assert sorted(" ".join(sample.fields["txt"].decode().split()) for sample in mined) == sorted(packed)  # type: ignore[union-attr]

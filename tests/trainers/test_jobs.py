@@ -132,5 +132,5 @@ def test_what_ray_left_out_of_a_job_is_named(
     (setting,) = changes
     with pytest.raises(ValueError, match=rf"^{setting}=.*: {file} names it, so `ray job submit --working-dir` did not"):
         check(resolve(recipe.changed(changes)))
-    with pytest.raises(ValueError, match=r"^encoder.path='absent'"):
+    with pytest.raises(ValueError, match=r"^encoder.path: 'absent'"):
         check(recipe.replace("encoder.path", "absent"))

@@ -1,7 +1,6 @@
 """Where a pipeline is found: a script of this folder by its name, what an installed package brings along, or a file.
 
-A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`), and perhaps
-``make_start(recipe)``, which makes what the recipe starts from and returns the recipe that does.
+A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`).
 """
 
 from __future__ import annotations
@@ -35,12 +34,6 @@ def takes_files(recipes: Recipes) -> bool:
         return False
     demo = recipes["demo"]()
     return demo.encoder.layered and {stream.kind for stream in demo.streams.values()} <= {*FILES}
-
-
-def started(pipeline: ModuleType, recipe: Recipe) -> Recipe:
-    """The recipe when what it starts from is made, which few pipelines have to."""
-    made: Recipe = pipeline.make_start(recipe) if hasattr(pipeline, "make_start") else recipe
-    return made
 
 
 def load(name: str) -> ModuleType:

@@ -27,7 +27,7 @@ from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
-from multicse.pipelines.cli import prepare
+from multicse.pipelines.api import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import evidence, pictures, small
@@ -180,8 +180,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        prepare(recipe)
-        recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
+        recipe = prepare(recipe)
         if table.rates:
             recipe = with_best_rates(recipe, table.rates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")

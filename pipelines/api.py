@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multicse.data.errors import DataError, command, did_you_mean
+from multicse.data.errors import DataError, did_you_mean
 from multicse.data.offline import OFFLINE
-from multicse.pipelines.registry import Recipes, load
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.pipelines.registry import from_file, load, named, split
+from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -27,11 +27,6 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # messages name the s
 
 Metrics = dict[str, dict[str, float]]
 """Metrics by task: ``{"lee": {"spearman": 49.2, ...}, ...}``; correlations and accuracies are in points (100 = perfect)."""
-
-RENAMED = {"printed": "paper"}
-"""Former names of recipes, with the names of today."""
-
-
 SOURCES = ("files", "file", "path")
 """Options of `pipelines/pack.py` that name what is packed."""
 
@@ -62,47 +57,6 @@ def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
     return named(load(pipeline).RECIPES, recipe).changed(changes or {})
 
 
-def split(name: str) -> tuple[str, str | None]:
-    """Return the pipeline and the recipe of ``PIPELINE/RECIPE``; the recipe is None if only a pipeline is named."""
-    pipeline, slash, recipe = name.rpartition("/")
-    return (pipeline, recipe) if slash and not recipe.endswith(".py") else (name, None)
-
-
-def named(recipes: Recipes, name: str | None = None) -> Recipe:
-    """Return the recipe of a name; without a name it is ``demo``, or the first one if there is no demo.
-
-    Raises:
-        RecipeError: If there is no such recipe; the message names the nearest one.
-    """
-    name = default(recipes) if name is None else name
-    if name in recipes:
-        return recipes[name]()
-    near = f" It is called {RENAMED[name]!r} now." if name in RENAMED else did_you_mean(name, recipes)
-    rows = f"rows of a paper's tables are run by {command('reproduce', 'reproduction')}, a recipe.json by --recipe FILE"
-    raise RecipeError(f"no recipe {name!r}.{near} There are: {', '.join(recipes)}; {rows}")
-
-
-def default(recipes: Recipes) -> str:
-    """Return the name of the recipe that is used if none is named."""
-    return "demo" if "demo" in recipes else next(iter(recipes))
-
-
-def from_file(file: Path) -> Recipe:
-    """Return the recipe of another run, with an output folder of its own and without `run.overwrite`.
-
-    Raises:
-        RecipeError: If there is no such file, or it is not a recipe.
-    """
-    if not file.is_file():
-        raise RecipeError(f"--recipe: there is no file {file}; it takes a recipe.json that a run wrote, or a recipe's name")
-    try:
-        recipe = Recipe.from_json(file.read_text())
-    except (ValueError, OSError) as error:
-        raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
-    output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
-    return recipe.replace("run.output_dir", output).replace("run.overwrite", False)
-
-
 def prepare(recipe: Recipe) -> Recipe:
     """Make the input that a recipe does not find but makes itself, and return the recipe that reads it.
 
@@ -121,28 +75,16 @@ def prepare(recipe: Recipe) -> Recipe:
 class TrainingResult:
     """The result of a finished run."""
 
+    scores: Metrics
+    """Metrics of the final tasks with the exported weights."""
+    before: Metrics
+    """Metrics of the same tasks before training."""
+    export: Path
+    """Folder of the exported sentence-transformers model."""
+    run_id: str
+    """ID of the MLflow run, on the server ``summary["tracking_uri"]``."""
     summary: dict[str, Any]
     """Content of ``summary.json`` in the output folder."""
-
-    @property
-    def scores(self) -> Metrics:
-        """Metrics of the final tasks, by task, with the exported weights."""
-        return dict(self.summary["after"] or {})
-
-    @property
-    def before(self) -> Metrics:
-        """Metrics of the same tasks before training."""
-        return dict(self.summary["before"] or {})
-
-    @property
-    def export(self) -> Path:
-        """Folder of the exported sentence-transformers model."""
-        return Path(self.summary["export"])
-
-    @property
-    def run_id(self) -> str:
-        """ID of the MLflow run; its server is ``summary["tracking_uri"]``."""
-        return str(self.summary["mlflow_run_id"])
 
     def load(self, **options: Any) -> SentenceTransformer:
         """Return the exported model.
@@ -191,7 +133,9 @@ def train(recipe: Recipe | str | Path, output_dir: str | Path | None = None) -> 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if output_dir is not None:
         recipe = recipe.replace("run.output_dir", str(output_dir))
-    return TrainingResult(fit(prepare(recipe)))
+    found = fit(prepare(recipe))
+    scores, before = found["after"] or {}, found["before"] or {}
+    return TrainingResult(scores, before, Path(found["export"]), found["mlflow_run_id"], found)
 
 
 def evaluate(

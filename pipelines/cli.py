@@ -14,7 +14,7 @@ from typing import Any, get_args
 import tyro
 
 from multicse.data.errors import command, handle_interrupt
-from multicse.pipelines import api
+from multicse.pipelines import api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError, current_name
@@ -43,9 +43,9 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         place = arguments.index("--recipe")
         given = "".join(arguments[place + 1 : place + 2])
         del arguments[place : place + 2]
-        base = api.from_file(Path(given)) if given and given not in recipes else api.named(recipes, given)
+        base = registry.from_file(Path(given)) if given and given not in recipes else registry.named(recipes, given)
     else:
-        base = api.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
+        base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for argument in arguments:
         option = argument.partition("=")[0]
         if option.startswith("--") and (current := current_name(option[2:].replace("-", "_"))):
@@ -90,7 +90,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     return "\n".join(
         [
             f"{description}\n",
-            f"Recipes: the first argument; without one: {api.default(recipes)}",
+            f"Recipes: the first argument; without one: {registry.default(recipes)}",
             *(f"  {name:<{width}}{(make.__doc__ or '-').strip().splitlines()[0]}" for name, make in recipes.items()),
             "\nExamples",
             f"  {script} {next(iter(recipes))} --optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2",

@@ -20,7 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
-from multicse.pipelines.api import load_recipe, prepare, split
+from multicse.pipelines.api import load_recipe, prepare
 from multicse.pipelines.cli import is_shown, parse
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
@@ -121,12 +121,13 @@ def sweep(
         >>> settings = {"run.num_workers": 0, "run.max_steps": 2, "run.cpus_per_worker": 1}
         >>> space = {"optim.text.lr": tune.loguniform(1e-5, 1e-3)}
         >>> found = multicse.sweep(multicse.load_recipe("simcse/smoke", settings), space, trials=2, output_dir="runs/sweep")
+        sweep      sweep-simcse-smoke-...: 2 trials of simcse/smoke...
         >>> found["trials"]["all"], sorted(found["best"])
         (2, ['changes', 'pipeline', 'score', 'trial'])
     """
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     named = isinstance(recipe, str) and not recipe.endswith(".json")
-    pipeline = split(str(recipe))[0] if named else loaded.paper
+    pipeline = registry.split(str(recipe))[0] if named else loaded.paper
     how = {"space": space, "trials": trials, "searcher": searcher, "scheduler": scheduler, "seeds": seeds}
     made, folder = _made(pipeline, loaded, output_dir, **how, concurrent=concurrent, retries=retries)
     if code := _run(made, folder):

@@ -126,7 +126,7 @@ def sweep(
         (2, ['changes', 'pipeline', 'score', 'trial'])
     """
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    named = isinstance(recipe, str) and not recipe.endswith(".json")
+    named = recipe is not loaded and not str(recipe).endswith(".json")
     pipeline = registry.split(str(recipe))[0] if named else loaded.paper
     how = {"space": space, "trials": trials, "searcher": searcher, "scheduler": scheduler, "seeds": seeds}
     made, folder = _made(pipeline, loaded, output_dir, **how, concurrent=concurrent, retries=retries)
@@ -211,7 +211,7 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
     from multicse.trainers.tuning.sweep import Sweep, prepared
 
     recipe, grid = prepare(recipe), how["searcher"] == "grid"
-    space = how["space"] or ("paper" if grid else "wide")
+    space = ("paper" if grid else "wide") if how["space"] is None else how["space"]
     how["space"] = _space(pipeline, space) if isinstance(space, str) else space
     how["trials"] = how["trials"] if how["trials"] is not None or grid else TRIALS
     how["seeds"] = (recipe.run.seed,) if how["seeds"] is None else tuple(how["seeds"])

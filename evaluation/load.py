@@ -17,7 +17,7 @@ from multicse import load_plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.word_vectors import is_word_vectors
 from multicse.evaluation.encoders.folders import model_type, own_module
-from multicse.evaluation.task import Encoder, EvaluationError
+from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.models.hub_folders import EVALUATED
@@ -142,6 +142,20 @@ def load_model(
         size = post.removeprefix("whitening") if post.startswith("whitening") else ""
         return POST[post.removesuffix(size)](model, fit, int(size) if size else None, fit_source, seed)
     return model
+
+
+def load_for(tasks: Sequence[Task], spec: str, fit: str | Path | None = None, **settings: Any) -> Model:
+    """Return the encoder of a spec, with +whitening and the like fitted on sentences of the tasks by default.
+
+    Args:
+        tasks: Tasks that the encoder is evaluated on.
+        spec: Model, as for `load_model`.
+        fit: File or shards of other sentences to fit on.
+        settings: Further settings of `load_model`.
+    """
+    if fit is None:
+        return load_model(spec, fit=list(dict.fromkeys(s for task in tasks for s in task.sentences())), **settings)
+    return load_model(spec, fit=fit_sentences(fit), fit_source=str(fit), **settings)
 
 
 Post = Callable[[Model, Sequence[str], int | None, str, int], Model]

@@ -143,6 +143,18 @@ def absolute(name: str) -> str:
     return f"{kind}:{shard_urls.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
 
 
+def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> list[Task]:
+    """Return the tasks of names and groups, without names every STS set found.
+
+    Raises:
+        EvaluationError: As `make_tasks`, and if the folder `data` has none of them.
+    """
+    chosen = expand(names or available(data), data)
+    if not chosen:
+        raise EvaluationError(f"the data folder {data} holds no STS set; other tasks are named by --tasks")
+    return make_tasks(chosen, data, probing)
+
+
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:
     """Tasks by name, in order. The Lee tasks need no `data`; ``<name>-geometry`` is alignment and uniformity on it;
     ``KIND:PLACE`` is a set of the user's own (`KINDS`).

@@ -115,10 +115,15 @@ def _save_clip(dual: DualParts, folder: Path) -> None:
     model.save_pretrained(folder)
     pictures = _image_processor(dual.input)
     CLIPProcessor(pictures, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **dual.text.conventions.options)
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
     pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
+
+
+def _options(dual: DualParts) -> dict[str, Any]:
+    """Return the text model's own conventions; vectors of pairs have unit length and are compared by cosine."""
+    return {**dual.text.conventions.options, "similarity_fn_name": "cosine"}
 
 
 def _image_processor(made: Any) -> CLIPImageProcessorPil:
@@ -195,7 +200,7 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
     model.save_pretrained(folder)
     sounds = _clap_features(dual.input)
     ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **dual.text.conventions.options)
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
     saved.save(str(folder), create_model_card=False)
     sounds.save_pretrained(folder)
 
@@ -239,8 +244,7 @@ def _save_router(dual: DualParts, folder: Path) -> None:
                 dual.modalities[1]: [*items, *_dense(dual.tower_projection)],
             }
         )
-        options = dual.text.conventions.options
-        SentenceTransformer(modules=[router, Normalize()], device="cpu", **options).save(
+        SentenceTransformer(modules=[router, Normalize()], device="cpu", **_options(dual)).save(
             str(folder), create_model_card=False
         )
     save_file({"logit_scale": dual.logit_scale.detach().cpu().clone()}, folder / SCALE)

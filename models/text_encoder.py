@@ -250,7 +250,7 @@ class TextEncoder(SentenceEncoder):
         not waited for. `padding` asks for the states of padding too, which otherwise mean nothing and cost nothing
         (`token_states`). Only models in `STACKS` take patches.
         """
-        layers = self.pooling in AVERAGED
+        layers, prompt = self.pooling in AVERAGED, 0 if patches is not None else self.prompt_tokens
         if patches is not None:
             states = [patches]
             for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
@@ -270,7 +270,7 @@ class TextEncoder(SentenceEncoder):
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers, host_mask)
-        return EncoderOutput(pool(tokens, hidden, without_prompt(mask, self.prompt_tokens), self.pooling), tokens)
+        return EncoderOutput(pool(tokens, hidden, without_prompt(mask, prompt), self.pooling), tokens)
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.

@@ -455,10 +455,11 @@ OLDER = {
 """sentence-transformers 5 has a setting for each way of pooling."""
 
 
-def write_for_older(folder: Path, do_lower_case: bool = False) -> None:
+def write_for_older(folder: Path, do_lower_case: bool | None = None) -> None:
     """Put the settings of a folder that sentence-transformers 6 has saved into the form of version 5 and transformers 4.
 
-    The new versions read that form as well; the old ones, and so optimum, no other. The weights stay.
+    Without `do_lower_case` the folder's own value stays. The new versions read that form as well; the old ones, and so
+    optimum, no other. The weights stay.
     """
     from sentence_transformers.sentence_transformer import modules as st
 
@@ -471,8 +472,10 @@ def write_for_older(folder: Path, do_lower_case: bool = False) -> None:
             if tokens["tokenizer_class"] == "TokenizersBackend":
                 tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
             _write(place / "tokenizer_config.json", tokens)
-            settings = {"max_seq_length": tokens["model_max_length"], "do_lower_case": do_lower_case}
-            _write(place / "sentence_bert_config.json", settings)
+            file, lower = place / "sentence_bert_config.json", do_lower_case
+            if lower is None:
+                lower = bool(json.loads(file.read_text(encoding="utf-8")).get("do_lower_case")) if file.is_file() else False
+            _write(file, {"max_seq_length": tokens["model_max_length"], "do_lower_case": lower})
         elif kind == "Pooling":
             pooling = st.Pooling.load(str(place))
             modes = {theirs: mode == pooling.pooling_mode for mode, theirs in OLDER.items()}

@@ -1,8 +1,29 @@
-"""Contrastive sentence embeddings. Every room is found by its name: ``multicse.ROOM.MODULE``."""
+"""Contrastive sentence embeddings; the Python API is described in docs/python.md.
+
+The functions below are imported when they are first used. Packages are imported by name: ``multicse.PACKAGE.MODULE``.
+"""
 
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from multicse.pipelines.api import TrainingResult, evaluate, load_recipe, pack, train
+    from multicse.pipelines.sweep import sweep
+
+__all__ = ["TrainingResult", "evaluate", "load_recipe", "pack", "sweep", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.pipelines.{'sweep' if name == 'sweep' else 'api'}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def plugin_rooms() -> list[Path]:

@@ -12,10 +12,11 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse.data.offline import OFFLINE
 from multicse.data.streams.pairs import AudioTextStream
 from multicse.models.towers import ASTTower, HTSATTower
 from multicse.pipelines import parts
-from multicse.pipelines.cli import OFFLINE, main
+from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 

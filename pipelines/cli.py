@@ -5,25 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import tyro
 
-from multicse.data.errors import command, did_you_mean, handle_interrupt
+from multicse.data.errors import command, handle_interrupt
+from multicse.pipelines import api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError, current_name
-
-os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
-
-OFFLINE = "runs/offline"
-"""Shards that are made from what the installed packages bring along, for recipes that need no download."""
 
 UNIMPROVED = (
     "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
@@ -31,9 +26,6 @@ UNIMPROVED = (
     "of the text (evaluation.select)"
 )
 """Said at the end of a run whose best step is its start."""
-
-RENAMED = {"printed": "paper"}
-"""Recipes by their old names, and what they are called now."""
 
 ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
 """Options that mean True without a value."""
@@ -50,11 +42,11 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
     if "--recipe" in arguments:
         place = arguments.index("--recipe")
-        given = arguments[place + 1 : place + 2]
+        given = "".join(arguments[place + 1 : place + 2])
         del arguments[place : place + 2]
-        base = _from_file(Path(given[0])) if given and given[0] not in recipes else _named(recipes, *given)
+        base = registry.from_file(Path(given)) if given and given not in recipes else registry.named(recipes, given)
     else:
-        base = _named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else _default(recipes))
+        base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for argument in arguments:
         option = argument.partition("=")[0]
         if option.startswith("--") and (current := current_name(option[2:].replace("-", "_"))):
@@ -91,15 +83,6 @@ def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) ->
             raise RecipeError(f"--{path} {given[path]} is not used here: {remedy}")
 
 
-def _named(recipes: Recipes, name: str = "") -> Recipe:
-    """The recipe of this name. Raises RecipeError where there is none, with the nearest one."""
-    if name in recipes:
-        return recipes[name]()
-    near = f" It is called {RENAMED[name]!r} now." if name in RENAMED else did_you_mean(name, recipes)
-    rows = f"rows of a paper's tables are run by {command('reproduce', 'reproduction')}, a recipe.json by --recipe FILE"
-    raise RecipeError(f"no recipe {name!r}.{near} There are: {', '.join(recipes)}; {rows}")
-
-
 def _none(base: Recipe, option: str, value: str) -> list[str]:
     """``none``, as the help writes it, as tyro takes it: None, or no item of a list; a choice of that name stays."""
     if value.startswith("--") and value.endswith("=none"):
@@ -118,22 +101,6 @@ def _none(base: Recipe, option: str, value: str) -> list[str]:
     return ["None" if type(None) in choices and not any("none" in get_args(choice) for choice in choices) else "none"]
 
 
-def _from_file(file: Path) -> Recipe:
-    """Another run's recipe. Where this run goes is not for the file to say, nor what it replaces there."""
-    if not file.is_file():
-        raise RecipeError(f"--recipe: there is no file {file}; it takes a recipe.json that a run wrote, or a recipe's name")
-    try:
-        recipe = Recipe.from_json(file.read_text())
-    except (ValueError, OSError) as error:
-        raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
-    output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
-    return recipe.replace("run.output_dir", output).replace("run.overwrite", False)
-
-
-def _default(recipes: Recipes) -> str:
-    return "demo" if "demo" in recipes else next(iter(recipes))
-
-
 def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
     script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {shlex.quote(sys.argv[0])}"
@@ -141,7 +108,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     return "\n".join(
         [
             f"{description}\n",
-            f"Recipes: the first argument; without one: {_default(recipes)}",
+            f"Recipes: the first argument; without one: {registry.default(recipes)}",
             *(f"  {name:<{width}}{(make.__doc__ or '-').strip().splitlines()[0]}" for name, make in recipes.items()),
             "\nExamples",
             f"  {script} {next(iter(recipes))} --optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2",
@@ -152,24 +119,9 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     )
 
 
-def prepare(recipe: Recipe) -> None:
-    """Make the offline shards that the recipe's streams and tasks read, if they read any."""
-    from multicse.data.offline.demo import kinds_of, write_demo_shards
-
-    evaluation = recipe.evaluation
-    tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)
-    if kinds := kinds_of([*(stream.shards for stream in recipe.streams.values()), *tasks], OFFLINE):
-        write_demo_shards(Path(OFFLINE), kinds)
-
-
 @handle_interrupt()
-def main(
-    recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
-) -> dict[str, Any]:
-    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1.
-
-    `before` makes what the recipe starts from, when that is part of the pipeline, and returns the recipe that does.
-    """
+def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
+    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
         given = sys.argv[1:]
@@ -180,13 +132,11 @@ def main(
             given = mine.arguments(recipes, given[1:])
         recipe = parse(recipes, description or "", given)
     # The libraries take seconds, which --help and a mistyped option should not.
-    from multicse.trainers.engine.launch import fit
     from multicse.trainers.engine.step import NonFiniteLoss
 
     with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not mine_too):
         with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
-            prepare(recipe)
-            summary = fit(before(recipe))
+            summary = api.train(recipe).summary
         print(report(summary))
     return summary
 

@@ -148,16 +148,14 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     Raises:
         ValueError: If there is no such pipeline, recipe or input.
     """
-    from multicse.pipelines.cli import parse, prepare
-    from multicse.pipelines.registry import load, started
+    from multicse.pipelines.api import prepare
+    from multicse.pipelines.cli import parse
+    from multicse.pipelines.registry import load
     from multicse.trainers.engine.checkpoint import build_method
     from multicse.trainers.engine.cluster import hardware, quiet
 
-    pipeline = load(paper)
     quiet()
-    recipe = parse(pipeline.RECIPES, "", [name, *changes])
-    prepare(recipe)
-    recipe = started(pipeline, recipe)
+    recipe = prepare(parse(load(paper).RECIPES, "", [name, *changes]))
     samples = {stream: recipe.shards(stream).samples for stream in recipe.streams}
     lines = [f"{recipe.name} (identity {recipe.identity()})"]
     lines += [f"  {stream:10}  {samples[stream]:,} samples of {recipe.streams[stream].shards}" for stream in samples]

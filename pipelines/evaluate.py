@@ -21,7 +21,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
-from multicse.evaluation.load import TARGET, fit_sentences, load_model, parse
+from multicse.evaluation.load import load_for, parse
 from multicse.evaluation.report import Measured, Outcome
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks.classification import ClassificationTask
@@ -93,12 +93,9 @@ def run(arguments: Arguments) -> Outcome:
     """
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give one model (--model MODEL), or several to compare (--compare MODEL MODEL ...)")
-    names = registry.expand(list(arguments.tasks) or registry.available(arguments.data), arguments.data)
-    if not names:
-        raise EvaluationError(f"the data folder {arguments.data} holds no STS set; other tasks are named by --tasks")
     probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
-    tasks = registry.make_tasks(names, arguments.data, probing)
-    _check_probing(probing, names, tasks)
+    tasks = registry.choose(arguments.tasks, arguments.data, probing)
+    _check_probing(probing, [task.name for task in tasks], tasks)
     _check_used(arguments)
     if arguments.layers:
         return _layers(arguments, tasks)
@@ -181,20 +178,8 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
-    if arguments.fit is not None:
-        fit, source = fit_sentences(arguments.fit), str(arguments.fit)
-    else:
-        fit, source = list(dict.fromkeys(s for task in tasks for s in task.sentences())), TARGET
-    model = load_model(
-        spec,
-        pooling=arguments.pooling,
-        device=arguments.device,
-        batch_size=arguments.batch_size,
-        fit=fit,
-        fit_source=source,
-        seed=arguments.seed,
-    )
-    return report.measure(spec, model, tasks)
+    settings = {name: getattr(arguments, name) for name in ("fit", "pooling", "device", "batch_size", "seed")}
+    return report.measure(spec, load_for(tasks, spec, **settings), tasks)
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:

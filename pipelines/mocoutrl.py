@@ -10,9 +10,10 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse.data.offline import OFFLINE
 from multicse.data.streams.triplets import TripletTextStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import OFFLINE, main
+from multicse.pipelines.cli import main
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
 

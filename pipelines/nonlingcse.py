@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse.data.offline import OFFLINE
 from multicse.data.streams import AnyStream
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.image import ImageStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import OFFLINE, main
+from multicse.pipelines.cli import main
 from multicse.trainers.method import Variant
 from multicse.trainers.nonling import (
     AudioConfig,

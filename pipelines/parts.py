@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from multicse.data.offline import OFFLINE
 from multicse.data.streams import AnyStream
 from multicse.data.streams.inputs import AudioInput
 from multicse.data.streams.text import TextStream
 from multicse.models.config import AnyEncoder
-from multicse.pipelines.cli import OFFLINE
 from multicse.trainers.method import MethodConfig
 from multicse.trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from multicse.trainers.simcse import SimCSEConfig

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sys
-import tempfile
 from pathlib import Path
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.shards import ShardSet, size_and_sha256
-from multicse.models.fresh_bert import FreshEncoder, make_encoder
+from multicse.models.fresh_bert import FreshEncoder
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
-from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.pretrain import MaskedLMConfig
-from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
-
-KEY = 10
-"""Hex digits of a start's name."""
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 
 def small() -> Recipe:
@@ -54,41 +46,5 @@ def smoke() -> Recipe:
 RECIPES = {"small": small, "further": further, "smoke": smoke}
 
 
-def make_start(recipe: Recipe) -> Recipe:
-    """The recipe with the new encoder that it starts from as its path; made in a folder there, unless it is there already.
-
-    The folder is called by what decides the encoder, so that another text or vocabulary makes another one. Raises
-    RecipeError for a path at which another encoder is.
-    """
-    config = recipe.method
-    assert isinstance(recipe.encoder, EncoderConfig)
-    if not isinstance(config, MaskedLMConfig) or config.fresh is None:
-        return recipe
-    path, shards = Path(recipe.encoder.path), recipe.shards("text")
-    if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
-        path = path.parent
-    if (path / "config.json").exists():
-        raise RecipeError(
-            f"encoder.path={recipe.encoder.path!r} holds an encoder, and this recipe makes a new one (method.fresh): the "
-            "recipe 'further' goes on with one that there is; else name a folder for new ones, or leave it out"
-        )
-    folder = path / _key(config.fresh, shards, recipe.run.seed)
-    if not folder.exists():
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
-            made = Path(place) / "start"
-            make_encoder(config.fresh, sentences(recipe), made, recipe.run.seed)
-            made.rename(folder)
-    return recipe.replace("encoder.path", str(folder))
-
-
-def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
-    """What decides a new encoder: its settings and seed, and the text."""
-    files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
-    content = fresh.model_dump_json()
-    first = "" if shards.first is None else f" {shards.first}"
-    return hashlib.sha256(f"{content} {seed} {files}{first}".encode()).hexdigest()[:KEY]
-
-
 if __name__ == "__main__":
-    main(RECIPES, __doc__, before=make_start)
+    main(RECIPES, __doc__)

@@ -17,7 +17,8 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors
 from multicse.evaluation import statistics, tables
 from multicse.pipelines import registry
-from multicse.pipelines.cli import parse, prepare, refuse_unused
+from multicse.pipelines.api import prepare
+from multicse.pipelines.cli import parse, refuse_unused
 from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -65,8 +66,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
     announce(folder)
-    prepare(recipe)
-    recipe = registry.started(module, recipe)
+    recipe = prepare(recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     when = ("before", *(["baseline"] if all(summary.get("baseline") for summary in summaries) else []), "after")
     values = {name: _values([summary[name] for summary in summaries]) for name in when}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from functools import partial
 from pathlib import Path
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
@@ -46,7 +45,7 @@ def main() -> int:
         pipeline = registry.load(name)
     except RecipeError as error:
         sys.exit(f"error: {error}{did_you_mean(name, VERBS)}")
-    cli.main(pipeline.RECIPES, pipeline.__doc__, before=partial(registry.started, pipeline))
+    cli.main(pipeline.RECIPES, pipeline.__doc__)
     return 0
 
 

@@ -21,7 +21,8 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
-from multicse.pipelines.cli import is_shown, parse, prepare, refuse_unused
+from multicse.pipelines.api import load_recipe, prepare
+from multicse.pipelines.cli import is_shown, parse, refuse_unused
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
 from multicse.trainers.jobs import kept, results_in
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from multicse.trainers.tuning.sweep import Sweep
 
 TRIALS = 32
+INTERRUPTED = 130
+"""Exit code of an interrupted sweep."""
 ROWS = 10
 """Trials in the last table."""
 
@@ -76,23 +79,79 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    return sweep(arguments, rest)
+    return _run(*make_sweep(arguments, rest))
 
 
-def sweep(arguments: Arguments, rest: list[str]) -> int:
+def sweep(
+    recipe: Recipe | str | Path,
+    space: str | SearchSpace | None = None,
+    *,
+    trials: int | None = None,
+    searcher: Literal["optuna", "random", "grid"] = "optuna",
+    scheduler: Literal["asha", "none"] = "asha",
+    seeds: Sequence[int] | None = None,
+    concurrent: int | None = None,
+    retries: int = 1,
+    output_dir: str | Path | None = None,
+) -> dict[str, Any]:
+    """Train a recipe with many settings on Ray Tune and export the best model.
+
+    Trial 0 is the recipe unchanged. An interrupted sweep resumes when it is called again; a finished one is not repeated.
+
+    Args:
+        recipe: Recipe, or a name or file as for `multicse.load_recipe`.
+        space: Name of a search space in tune_spaces/ or in the pipeline's `SPACES`, or Tune's domains by dotted setting:
+            ``{"optim.text.lr": tune.loguniform(1e-5, 1e-3)}``. Default: wide, with a grid paper.
+        trials: Number of trials. Default: 32, or the whole grid.
+        searcher: Optuna's TPE, independent draws, or every combination.
+        scheduler: ASHA stops two thirds of the trials after 60 % of their steps.
+        seeds: Seeds of every configuration; scores are averaged. Default: the recipe's.
+        concurrent: Trials at a time. Default: as many as fit.
+        retries: Retries of a failed trial, from its last checkpoint.
+        output_dir: Folder of the sweep. Default: ``runs/sweep-RECIPE-HASH``.
+
+    Returns:
+        Content of ``summary.json``: ``best`` (trial, changes, score), ``held_out`` scores, ``recipe`` and ``export`` of the
+        best trial (paths), ``mlflow_run_id`` and more.
+
+    Raises:
+        RecipeError: If the recipe, space or numbers cannot run, or no trial has a score.
+        KeyboardInterrupt: After Ctrl-C or SIGTERM; finished trials are kept.
+
+    Examples:
+        >>> from ray import tune
+        >>> settings = {"run.num_workers": 0, "run.max_steps": 2, "run.cpus_per_worker": 1}
+        >>> space = {"optim.text.lr": tune.loguniform(1e-5, 1e-3)}
+        >>> found = multicse.sweep(multicse.load_recipe("simcse/smoke", settings), space, trials=2, output_dir="runs/sweep")
+        sweep      sweep-simcse-smoke-...: 2 trials of simcse/smoke...
+        >>> found["trials"]["all"], sorted(found["best"])
+        (2, ['changes', 'pipeline', 'score', 'trial'])
+    """
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    named = recipe is not loaded and not str(recipe).endswith(".json")
+    pipeline = registry.split(str(recipe))[0] if named else loaded.paper
+    how = {"space": space, "trials": trials, "searcher": searcher, "scheduler": scheduler, "seeds": seeds}
+    made, folder = _made(pipeline, loaded, output_dir, **how, concurrent=concurrent, retries=retries)
+    if code := _run(made, folder):
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        raise RecipeError(f"no trial of {made.name} has a score; {folder / 'trials.json'} has the error of each")
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def _run(search: Sweep, folder: Path) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
     from multicse.trainers.engine.cluster import quiet
 
-    search = make_sweep(arguments, rest)
-    folder = kept(arguments.output or Path("runs") / search.name, search.recipe.run.storage).resolve()
     if not search.recipe.run.verbose:
         quiet()
     with results_in(folder):
-        return _run(search, folder)
+        return _begin(search, folder)
 
 
-def _run(search: Sweep, folder: Path) -> int:
+def _begin(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
     from multicse.trainers.tuning.sweep import check_sweep, records_of
@@ -130,7 +189,7 @@ def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
     status = "FAILED"
     try:
         code = conclude(search, run(search))
-        status = {0: "FINISHED", 130: "KILLED"}.get(code, "FAILED")
+        status = {0: "FINISHED", INTERRUPTED: "KILLED"}.get(code, "FAILED")
         return code
     except KeyboardInterrupt:
         status = "KILLED"
@@ -139,38 +198,36 @@ def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
         parent.finish(status)
 
 
-def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
-    """The sweep that the command line asks for, its offline shards made and its recipe resolved.
+def make_sweep(arguments: Arguments, rest: list[str]) -> tuple[Sweep, Path]:
+    """The sweep that the command line asks for, its offline shards made and its recipe resolved, and its folder.
 
     Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
     """
-    from multicse.trainers.tuning.sweep import Sweep, prepared
-
     if rest and not rest[0].startswith("-"):
         raise RecipeError(f"a sweep takes one pipeline; run another sweep for {rest[0]!r}")
-    name, grid = arguments.pipeline, arguments.searcher == "grid"
-    module = registry.load(name)
-    recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
-    plain = module.RECIPES[arguments.recipe]()
+    recipes = registry.load(arguments.pipeline).RECIPES
+    recipe, plain = parse(recipes, "", [arguments.recipe, *rest]), recipes[arguments.recipe]()
     refuse_unused(recipe, plain, _unused(arguments, recipe))
-    prepare(recipe)
-    recipe = registry.started(module, recipe)
-    seeds = (recipe.run.seed,) if arguments.seeds is None else arguments.seeds
-    swept = prepared(recipe, arguments.scheduler, seeds[0] if seeds else recipe.run.seed)
-    if (every := swept.evaluation.eval_steps) != recipe.evaluation.eval_steps:
+    how = {name: value for name, value in vars(arguments).items() if name not in ("pipeline", "recipe", "output")}
+    made, folder = _made(arguments.pipeline, recipe, arguments.output, **how)
+    if (every := made.recipe.evaluation.eval_steps) != recipe.evaluation.eval_steps:
         often = f"under a scheduler it is {every} or less, so that trials can be stopped early; or set --scheduler none"
         refuse_unused(recipe, plain, {"evaluation.eval_steps": often})
-    return Sweep(
-        pipeline=name,
-        recipe=swept,
-        space=_space(name, arguments.space or ("paper" if grid else "wide")),
-        trials=arguments.trials if arguments.trials is not None or grid else TRIALS,
-        searcher=arguments.searcher,
-        scheduler=arguments.scheduler,
-        seeds=seeds,
-        retries=arguments.retries,
-        concurrent=arguments.concurrent,
-    )
+    return made, folder
+
+
+def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) -> tuple[Sweep, Path]:
+    """The sweep with its defaults filled in, and its folder."""
+    from multicse.trainers.tuning.sweep import Sweep, prepared
+
+    recipe, grid = prepare(recipe), how["searcher"] == "grid"
+    space = ("paper" if grid else "wide") if how["space"] is None else how["space"]
+    how["space"] = _space(pipeline, space) if isinstance(space, str) else space
+    how["trials"] = how["trials"] if how["trials"] is not None or grid else TRIALS
+    how["seeds"] = (recipe.run.seed,) if how["seeds"] is None else tuple(how["seeds"])
+    seed = next(iter(how["seeds"]), recipe.run.seed)
+    made = Sweep(pipeline=pipeline, recipe=prepared(recipe, how["scheduler"], seed), **how)
+    return made, kept(Path(output or Path("runs") / made.name), made.recipe.run.storage).resolve()
 
 
 def _unused(arguments: Arguments, recipe: Recipe) -> dict[str, str]:
@@ -256,7 +313,7 @@ def conclude(search: Search, trials: Sequence[Trial]) -> int:
     ended, order = sum(trial.ended for trial in trials), ranked(trials)
     if ended < search.total_samples:
         print(f"interrupted after {ended} of {search.total_samples} trials; the same command goes on")
-        return 130
+        return INTERRUPTED
     if not order:
         print("no trial came to a score; see the errors above")
         return 3

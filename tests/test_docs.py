@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+
+from multicse.trainers.method import bibtex
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORY = {"log.md", "decisions.md"}
 """Pages whose paths are those of their date."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
 INVENTED = ("x", "PIPELINE", "esimcse")
 """Names that stand for a file of the reader's."""
 CODE = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "reproduction", "benchmarks")
@@ -63,3 +68,20 @@ PAPERS = [page for page in PAGES if page.parent.name == "papers" and page.stem !
 def test_the_pages_of_the_papers_have_one_form(page: Path) -> None:
     titles = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
     assert titles == ["What it is", "Tables", "Settings", "Data", "What the paper leaves open", "What we found"]
+
+
+def test_the_citation_has_the_papers() -> None:
+    """Title, authors, year and DOI of each are those of trainers/papers.bib; the version is that of pyproject.toml."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    keys = ("jian2022nonlinguistic", "kim2021selfguided", "zhao2024language", "wang2023grouped", "zou2023mocoutrl")
+    for entry, paper in zip(bibtex(keys), citation["references"], strict=True):
+        fields = dict(re.findall(r"(\w+) = \{(.*)\},", entry.replace("{BERT}", "BERT").replace("{MoCoUTRL}", "MoCoUTRL")))
+        authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
+        ours = (paper["title"], authors, str(paper["year"]), paper.get("doi"))
+        assert ours == (fields["title"], fields["author"], fields["year"], fields.get("doi"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (citation["cff-version"], citation["version"], citation["license"]) == (
+        "1.2.0",
+        project["version"],
+        project["license"],
+    )

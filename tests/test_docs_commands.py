@@ -25,13 +25,14 @@ import pytest
 from multicse.evaluation import registry as tasks
 from multicse.pipelines import cli, mine, registry, visualcse
 from multicse.pipelines.run import VERBS
+from tests.test_docs import ROOT_PAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORY = ("decisions.md", "log.md")
 """Pages whose commands are those of their date."""
 PAGES = [
     page
-    for page in (ROOT / "README.md", ROOT / "models/small-bert-en/README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for page in (*ROOT_PAGES, ROOT / "models/small-bert-en/README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if page.name not in HISTORY
 ]
 SYSTEM = ("aws", "docker", "kubectl", "psql", "pg_dump", "pg_restore", "apt-get", "sed")

@@ -49,6 +49,7 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
     """Modules are importable, and all files are the clone's."""
     run([sys.executable, "-c", IMPORT_ALL], elsewhere, elsewhere, site)
     data = [ROOT / "trainers" / "papers.bib", ROOT / "trainers" / "engine" / "card.md", ROOT / "data" / "small_words.txt"]
+    assert (site / "multicse" / "py.typed").is_file()  # type checkers read the annotations
     data += (ROOT / "reproduction").rglob("*.toml")
     for file in (*MODULES, *data, *(ROOT / "models" / "small-bert-en").rglob("*")):
         assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()

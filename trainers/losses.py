@@ -94,7 +94,7 @@ def simcse(
     if z3 is not None:
         hard = cosine_similarity(z1, z3) / temperature
         itself = own[:, None] + offset == torch.arange(hard.shape[1], device=hard.device)
-        logits = torch.cat([logits, hard + itself.to(hard) * hard_negative_log_weight], dim=1)
+        logits = torch.cat([logits, hard + torch.where(itself, hard_negative_log_weight, 0.0)], dim=1)
     return F.cross_entropy(logits, own + offset)
 
 

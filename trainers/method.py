@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from multicse.data.streams.base import Batch
 from multicse.data.streams.text import TextStream
 from multicse.models.sentence_encoder import SentenceEncoder
+
+if TYPE_CHECKING:
+    from multicse.trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -99,6 +102,10 @@ class MethodConfig(BaseModel):
         encoder: what `AnyEncoderConfig.read` found, a transformer's configuration for example; None where no file is to be
         read, which leaves the rules that need it out.
         """
+
+    def make_start(self, recipe: Recipe) -> Recipe:
+        """Make the encoder that a run starts from, if the method makes one, and return the recipe that names it."""
+        return recipe
 
     def build(self, encoder: Any) -> Method:
         """The method around `encoder`, which it trains."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+import tempfile
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -10,11 +14,17 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.shards import ShardSet, size_and_sha256
 from multicse.data.streams.base import Batch
-from multicse.models.fresh_bert import FreshEncoder
+from multicse.models.fresh_bert import FreshEncoder, make_encoder
 from multicse.models.packing import first_true
 from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.method import Method, MethodConfig, StepOutput
+from multicse.trainers.recipe import EncoderConfig, Recipe, RecipeError
+
+KEY = 10
+"""Hex digits of a start's name."""
 
 
 class MaskedLMConfig(MethodConfig):
@@ -29,6 +39,34 @@ class MaskedLMConfig(MethodConfig):
     """Share of a sentence's tokens that the model has to guess."""
     fresh: FreshEncoder | None = None
     """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
+
+    def make_start(self, recipe: Recipe) -> Recipe:
+        """Make the new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
+
+        The name of the folder is a hash of all that decides the encoder, so that another text or vocabulary makes another.
+
+        Raises:
+            RecipeError: If another encoder is at the path.
+        """
+        assert isinstance(recipe.encoder, EncoderConfig)
+        if self.fresh is None:
+            return recipe
+        path, shards = Path(recipe.encoder.path), recipe.shards("text")
+        if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
+            path = path.parent
+        if (path / "config.json").exists():
+            raise RecipeError(
+                f"encoder.path={recipe.encoder.path!r} holds an encoder, and this recipe makes a new one (method.fresh): "
+                "the recipe 'further' goes on with one that there is; else name a folder for new ones, or leave it out"
+            )
+        folder = path / _key(self.fresh, shards, recipe.run.seed)
+        if not folder.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
+                made = Path(place) / "start"
+                make_encoder(self.fresh, sentences(recipe), made, recipe.run.seed)
+                made.rename(folder)
+        return recipe.replace("encoder.path", str(folder))
 
     def build(self, encoder: TextEncoder) -> MaskedLM:
         return MaskedLM(encoder, self)
@@ -81,6 +119,14 @@ class MaskedLM(Method):
         sums = features["text"]
         count = sums["chosen"].sum().clamp_min(1)
         return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
+
+
+def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
+    """What decides a new encoder: its settings and seed, and the text."""
+    files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
+    content = fresh.model_dump_json()
+    first = "" if shards.first is None else f" {shards.first}"
+    return hashlib.sha256(f"{content} {seed} {files}{first}".encode()).hexdigest()[:KEY]
 
 
 def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: Tensor) -> tuple[Tensor, Tensor]:

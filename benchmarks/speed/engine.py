@@ -20,7 +20,7 @@ import tyro
 from benchmarks.timer import Call, race, ratios, report
 from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse, visualcse
-from multicse.pipelines.cli import prepare
+from multicse.pipelines.api import prepare
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
@@ -59,9 +59,7 @@ def text_recipe(place: str, batch: int) -> Recipe:
         "run.output_dir": f"{place}/run",
         "run.num_workers": 0,
     }
-    recipe = simcse.demo().changed(changes)
-    prepare(recipe)
-    return recipe
+    return prepare(simcse.demo().changed(changes))
 
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
@@ -102,8 +100,8 @@ def main(rounds: int = 5) -> None:
     """Print a row per target."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
-        recipe = visualcse.demo().changed({"run.output_dir": f"{place}/visual", "run.num_workers": 0, **NOT_TRAINED})
-        prepare(recipe)
+        changes = {"run.output_dir": f"{place}/visual", "run.num_workers": 0, **NOT_TRAINED}
+        recipe = prepare(visualcse.demo().changed(changes))
         took = race(loops(engine(recipe)), 5 * rounds)
         alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]
         what = "VisualCSE: the engine's step / a bare text turn and a bare image turn"

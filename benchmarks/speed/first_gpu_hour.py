@@ -33,7 +33,7 @@ from multicse.data.offline.sentences import wiki_sentences
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.pipelines import cyclip, parts, simcse
-from multicse.pipelines.cli import prepare
+from multicse.pipelines.api import prepare
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.recipe import EncoderConfig
 
@@ -136,8 +136,7 @@ def ours_text(place: Path, size: Size) -> Engine:
     bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="cls")
     changes = {"encoder": bert, "streams.text.batch_size": size.texts, "run.output_dir": f"{place}/text"}
     recipe = simcse.demo().changed({**changes, **HERE})
-    prepare(recipe)
-    return engine(recipe)
+    return engine(prepare(recipe))
 
 
 def theirs(place: Path, size: Size, attention: str) -> Call:
@@ -189,8 +188,7 @@ def ours_pairs(place: Path, size: Size) -> Engine:
     changes |= {"encoder": EncoderConfig(path=str(folder), scratch=True, pooling="eot"), "streams.pairs.shards": str(shards)}
     changes |= {"streams.pairs.batch_size": size.pairs, "run.max_steps": 100, "evaluation.data": None}
     recipe = cyclip.model("clip").changed({**changes, "run.output_dir": f"{place}/images", **HERE})
-    prepare(recipe)
-    return engine(recipe)
+    return engine(prepare(recipe))
 
 
 def measure(size: Size) -> dict[str, Any]:

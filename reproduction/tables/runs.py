@@ -29,7 +29,7 @@ from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
-from multicse.pipelines.cli import prepare
+from multicse.pipelines.api import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
@@ -202,8 +202,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        prepare(recipe)
-        recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
+        recipe = prepare(recipe)
         if candidates := candidates_of(recipe, table, scale):
             recipe = best_of(candidates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")

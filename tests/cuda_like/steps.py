@@ -20,7 +20,7 @@ import torch  # noqa: E402
 
 from benchmarks.speed.engine import NOT_TRAINED  # noqa: E402
 from multicse.data.streams.base import Batch  # noqa: E402
-from multicse.pipelines import cli, registry  # noqa: E402
+from multicse.pipelines import api, registry  # noqa: E402
 from multicse.trainers.engine.checkpoint import Store  # noqa: E402
 from multicse.trainers.engine.hosts import LocalHost  # noqa: E402
 from multicse.trainers.engine.loop import Engine  # noqa: E402
@@ -36,8 +36,7 @@ def made(name: str, pipeline: str, settings: dict[str, Any]) -> Engine:
     """Return the engine of a pipeline's smoke recipe with some settings, on the CPU."""
     module = registry.load(pipeline)
     recipe = module.RECIPES["smoke"]().changed({**NOT_TRAINED, **settings, "run.output_dir": name, "run.num_workers": 0})
-    cli.prepare(recipe)
-    recipe = registry.started(module, recipe)
+    recipe = api.prepare(recipe)
     prepare(recipe)
     host = LocalHost(Store(f"{name}/checkpoint"))
     host.device = torch.device("cpu")

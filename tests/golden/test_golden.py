@@ -29,8 +29,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
-from multicse.pipelines.cli import parse, prepare
-from multicse.pipelines.registry import started
+from multicse.pipelines.api import prepare
+from multicse.pipelines.cli import parse
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError
 
@@ -97,8 +97,7 @@ def train(paper: str, output: str) -> None:
     pipeline = importlib.import_module(f"multicse.pipelines.{paper}")
     settings = ["--run.output_dir", output, "--run.num_workers=0", "--run.threads=1", "--run.logging-steps=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
-    prepare(recipe)
-    recipe = started(pipeline, recipe)
+    recipe = prepare(recipe)
     with threadpool_limits(1), patch.object(launch, "log_figures"):  # figures take longer than training
         launch.fit(recipe)
 

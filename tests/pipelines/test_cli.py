@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from multicse.pipelines import clap, cyclip, mocoutrl, pretrain, visualcse
-from multicse.pipelines.cli import parse, prepare, report
+from multicse.pipelines.api import prepare
+from multicse.pipelines.cli import parse, report
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.conftest import ROOT
 

@@ -88,10 +88,8 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(
 @pytest.mark.parametrize(
     ("changes", "where"),
     [
-        (
-            {"run.num_workers": 0},
-            f"this process, on {'the first GPU' if torch.cuda.device_count() else 'the CPU'}; precision fp32",
-        ),
+        ({"run.num_workers": 0}, "this process, on the CPU; precision fp32"),
+        ({"run.num_workers": 0, "run.gpus_per_worker": 1}, "this process, on the first GPU; precision fp32"),
         (
             {"run.num_workers": 4, "run.gpus_per_worker": 1, "run.precision": "bf16"},
             "4 workers, each with 1 CPU and 1 GPU; precision bf16",

@@ -9,7 +9,8 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from multicse.models.fresh_bert import train_wordpiece
-from multicse.pipelines.pretrain import make_start, small
+from multicse.pipelines.api import prepare
+from multicse.pipelines.pretrain import small
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import write_encoder, write_tar
 
@@ -31,9 +32,9 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> None:
-    first = make_start(recipe)
+    first = prepare(recipe)
     kept = {file: file.stat().st_mtime_ns for file in Path(first.encoder.path).iterdir()}  # type: ignore[union-attr]
-    assert make_start(recipe) == make_start(first) == first  # `first` is what recipe.json has
+    assert prepare(recipe) == prepare(first) == first  # `first` is what recipe.json has
     assert kept == {file: file.stat().st_mtime_ns for file in kept}
     other = {
         "streams.text.shards": shards(tmp_path / "de", "Bäume", "über"),
@@ -42,21 +43,21 @@ def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> N
         "method.fresh.lowercase": True,
         "run.seed": 2,
     }
-    made = {path: make_start(first.replace(path, value)) for path, value in other.items()}
+    made = {path: prepare(first.replace(path, value)) for path, value in other.items()}
     places = {path: start.encoder.path for path, start in made.items()}  # type: ignore[union-attr]
     assert len({*places.values(), first.encoder.path}) == 6  # type: ignore[union-attr]
     assert len({start.identity() for start in (first, *made.values())}) == 6
     assert AutoConfig.from_pretrained(places["method.fresh.width"]).hidden_size == 24
     assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
     shutil.rmtree(tmp_path / "starts")
-    assert make_start(recipe) == first, "the same one, wherever and whenever it is made"
+    assert prepare(recipe) == first, "the same one, wherever and whenever it is made"
 
 
 def test_an_encoder_that_there_is_is_not_passed_over(recipe: Recipe, tmp_path: Path) -> None:
     there = recipe.replace("encoder.path", write_encoder(tmp_path / "bert"))
     with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
-        make_start(there)
-    assert make_start(there.replace("method.fresh", None)).encoder == there.encoder
+        prepare(there)
+    assert prepare(there.replace("method.fresh", None)).encoder == there.encoder
 
 
 @pytest.mark.parametrize(("lowercase", "want"), [(False, ["Äpfel", "über", "Bäume"]), (True, ["äpfel", "über", "bäume"])])

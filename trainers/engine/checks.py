@@ -135,11 +135,17 @@ _LOCAL = re.compile(r"(?:^|::|[:=])(/(?!/).*?)(?=::|[?#&]|$)")
 """Absolute local paths in a path, in shard URLs, and in tasks with their options."""
 
 
+def _local(text: str) -> list[str]:
+    """Return the absolute local paths of a setting; those of other URLs than ``file://`` are none."""
+    pieces = (piece.replace("file:///", "/") for piece in text.split("::"))
+    return [place for piece in pieces if "://" not in piece for place in _LOCAL.findall(piece)]
+
+
 def _local_places(recipe: Recipe) -> dict[str, list[str]]:
     """Return what exists on this machine of the paths of a recipe, by setting; the folders that it writes are left out."""
     places: dict[str, list[str]] = {}
     for setting, text in _texts(recipe):
-        for place in _LOCAL.findall(text):
+        for place in _local(text):
             paths = [place]
             if not Path(place).exists():
                 with contextlib.suppress(DataError):  # none that exists either
@@ -158,7 +164,7 @@ def _texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
 def _check_sent(recipe: Recipe) -> None:
     """Raise RecipeError for a path that an ignore file kept from being sent with a job."""
     for setting, text in _texts(recipe):
-        for place in (text, *_LOCAL.findall(text)):
+        for place in (text, *_local(text)):
             if "/" in place and "://" not in place and (file := left_out(place)) is not None:
                 raise RecipeError(
                     f"{setting}={text!r}: {file} names it, so `ray job submit --working-dir` did not send it. Take it out "

@@ -157,7 +157,7 @@ def hardware(recipe: Recipe) -> list[tuple[str, str]]:
     gpu = f"{run.gpus_per_worker:g} GPU" if run.gpus_per_worker else "no GPU"
     where = f"{run.num_workers} workers, each with {run.cpus_per_worker:g} CPU and {gpu}"
     if not run.num_workers:
-        where = f"this process, on {'the first GPU' if counted else 'the CPU'}"
+        where = f"this process, on {'the first GPU' if run.gpus_per_worker else 'the CPU'}"
     found = [("runs on", f"{where}; precision {run.precision}")]
     if address := os.environ.get("RAY_ADDRESS"):
         import ray

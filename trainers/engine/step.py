@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # seconds, which a driver need not wait before it starts Ray
     from transformers import PreTrainedModel
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DDP_DEVICES = ("cuda",)
+"""Where gradients are exchanged during the backward. On CPUs they are averaged after it, so that each sum over workers has
+the same order in every step, also after a resume: DDP lays its buckets out anew after its first step."""
 
 
 def set_matmul_precision(run: RunConfig) -> None:
@@ -55,7 +58,8 @@ class Stepper:
             if run.compile:
                 model.compile(dynamic=True)
         # DDP is for one backward, and cached gradients have several; shared layers come with an average of their own.
-        self.parallel = host.world_size > 1 and run.mini_batch_size is None and not run.sharded
+        one_backward = run.mini_batch_size is None and not run.sharded
+        self.parallel = host.world_size > 1 and one_backward and host.device.type in DDP_DEVICES
         self.models: dict[str, DistributedDataParallel] = {}
         """DDP of every turn, of the parameters that it trains, after its first step."""
         self.trained: dict[str, list[str]] = {}
@@ -81,6 +85,7 @@ class Stepper:
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
         for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
+            self.method.zero_grad()  # of parameters that only another turn's optimizer has
             for part in range(run.gradient_accumulation_steps):
                 batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
                 output = self._backward(turn, batches, last=part == run.gradient_accumulation_steps - 1)

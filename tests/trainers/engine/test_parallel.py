@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from multicse.trainers.engine import step
 from multicse.trainers.engine.hosts import LocalHost, StopQuestion
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
@@ -35,7 +36,7 @@ def _turns(recipe: Recipe, folder: str) -> None:
     """The same weights, without a search and with the parameters of a turn alone."""
     made = {}
     for name, kind in {"known": Stepper, "searching": Searching}.items():
-        with patch("multicse.trainers.engine.loop.Stepper", kind):
+        with patch("multicse.trainers.engine.loop.Stepper", kind), patch.object(step, "DDP_DEVICES", ("cpu",)):
             made[name] = run(recipe.replace("run.output_dir", f"{folder}/{name}"))[2]
     same_weights(made["known"].method, made["searching"].method)
     stepper = made["known"].stepper

@@ -89,7 +89,8 @@ def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callab
     return parts.row(partial(model, weights), name, changes, about)
 
 
-PRINTED = {"method.variant": "paper", "optim.pairs.weight_decay": 0.0}
+PRINTED = {"method.variant": "paper", "optim.*.weight_decay": 0.0}
+"""Changes of a recipe; a star is the name of its turn."""
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,
@@ -121,7 +122,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "paper": _row(
         "cyclip-s",
         "paper",
-        PRINTED,
+        {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
         "CyCLIPs as printed: losses are sums over the batch and both directions, Adam without decay [errata 4.1 to 4.3].",
     ),
     "released": _row(

@@ -32,7 +32,7 @@ class Prepare:
 
     name: tyro.conf.Positional[str | None] = None
     """Which data set. Without: the list of them. With small: all that the small scale of the papers' tables reads; it is
-    downloaded from GitHub (about 130 MB) into a folder that `reproduce.py --scale mini` finds by itself."""
+    downloaded from GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None
     """Folder of the unpacked download. Default: downloads/NAME."""
     out: Path | None = None
@@ -54,8 +54,8 @@ class Prepare:
         if self.server is not None:
             raise DataError("--server is for the name small; other data sets are downloaded by hand")
         if self.name not in SOURCES:
-            known = did_you_mean(self.name, SOURCES)
-            raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join(SOURCES)}")
+            known = did_you_mean(self.name, [*SOURCES, "small"])
+            raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join([*SOURCES, 'small'])}")
         source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
         out = self.out or Path(".")
         missing: dict[str, None] = {}  # places, each once and in their order

@@ -42,7 +42,9 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
             sd = dict(zip(published, row.sd or [None] * len(published), strict=True))
             lines.append([head, "paper", *(_number(paper.get(column), sd.get(column)) for column in shown)])
             if any(ours.values()):
-                lines.append(["", "difference", *(_difference(ours[column], paper.get(column)) for column in shown)])
+                same = [column != AVERAGE or len(columns) == len(table.columns) for column in shown]
+                numbers = (paper.get(column) if alike else None for column, alike in zip(shown, same, strict=True))
+                lines.append(["", "difference", *(map(_difference, (ours[column] for column in shown), numbers))])
         elif not any(ours.values()):
             lines.append([row.label, "", *("-" for _ in shown)])
         against = row.reference or table.reference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,7 +66,13 @@ def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
         if own != name and own in module.RECIPES:
             how[variant.label] = own, row.changes
         else:
-            how[variant.label] = name, {**getattr(module, variant.constant, {}), **row.changes}
+            given = module.RECIPES[name]().flat()
+            constant = {
+                path: value
+                for pattern, value in getattr(module, variant.constant, {}).items()
+                for path in (fnmatch.filter(given, pattern) if "*" in pattern else [pattern])
+            }
+            how[variant.label] = name, {**constant, **row.changes}
     found: dict[str, Row] = {}
     for variant in chosen:
         same = [label for label, one in how.items() if one == how[variant.label]]

@@ -283,7 +283,7 @@ def _data_in(names: Collection[str]) -> list[str]:
 def _kind(url: str) -> str | None:
     """Return "directory", "file" of a shard, or None. fsspec's `exists` says no if a store does not answer."""
     fs, path = filesystem(url)
-    if not _is_data(posixpath.basename(url)):
+    if not _is_data(file_name(url)):
         return "directory" if call_storage(url, partial(fs.isdir, path)) else None
     try:
         return str(call_storage(url, partial(fs.info, path))["type"])

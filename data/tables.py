@@ -137,9 +137,11 @@ def _fields_of(row: Row) -> dict[str, bytes]:
         else:
             record[name] = [value] if name == "captions" and isinstance(value, str) else value
     texts = [name for name, value in record.items() if isinstance(value, str)]
-    named = next((name for name in TEXTS if name in texts), texts[0] if len(texts) == 1 else None)
-    if "txt" not in fields and named is not None and "json" not in fields:
-        fields["txt"] = record[named].encode("utf-8", "surrogatepass")
+    named = next((name for name in TEXTS if name in row), texts[0] if len(texts) == 1 else None)
+    if "txt" not in fields and named in record and "json" not in fields:
+        value = record[named]
+        with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others need it not
+            fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(named))).encode("utf-8", "surrogatepass")
     if record and "json" not in fields:
         fields["json"] = _json(record).encode("utf-8", "surrogatepass")
     return fields

@@ -304,3 +304,10 @@ def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         assert run(*common, tmp_path / str(workers), "--workers", workers) == 0
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12")
     assert one == two and len(one) == 4
+
+
+@pytest.mark.parametrize("value", [5, ["a"], b"\xff\xfe\xfd"], ids=["number", "list", "no UTF-8"])
+def test_a_text_column_without_a_text_is_not_replaced_by_another_column(tmp_path: Path, value: Any) -> None:
+    pq.write_table(pa.Table.from_pylist([{"text": value, "title": "T2"}]), tmp_path / "x.parquet")
+    sample = ShardSet.open(f"{tmp_path}/x.parquet").sample(0)
+    assert isinstance(sample, RawSample) and sample.fields.get("txt") == (b"5" if value == 5 else None)

@@ -211,7 +211,7 @@ def _is_quoted(path: Path | str, separator: str) -> bool:
     if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
         return False
     try:
-        quoting, text = (Counter(len(cells) for _, cells in _cells(path, separator, quoted)) for quoted in (True, False))
+        quoting, text = (_lengths(_cells(path, separator, quoted)) for quoted in (True, False))
     except DataError:
         return False
     if len(quoting) == len(text) == 1 and quoting != text:
@@ -220,6 +220,13 @@ def _is_quoted(path: Path | str, separator: str) -> bool:
             "quote, name it .csv (its separator is found); if they are text, double them and quote the cells"
         )
     return len(quoting) == 1
+
+
+def _lengths(rows: Iterator[tuple[int, list[str]]]) -> Counter[int]:
+    """How many rows have how many cells, without the blank lines that `read_rows` leaves out."""
+    counts = Counter(len(cells) if len(cells) > 1 or cells[0].strip() else 0 for _, cells in rows)
+    blank = counts.pop(0, 0)
+    return counts if max(counts, default=1) > 1 else counts + Counter({1: blank})
 
 
 def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, str]]:

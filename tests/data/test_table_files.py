@@ -50,6 +50,10 @@ def test_tables_from_the_field(content: str, rows: Rows) -> None:
     assert rows_of(content.encode(), "x.csv")[1:] == rows
 
 
+def test_a_blank_line_changes_no_quotation_of_a_tsv() -> None:
+    assert rows_of(b'"text"\t"n"\n"a\tb"\t"1"\n  \n', "x.tsv")[1:] == [["a\tb", "1"]]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -256,7 +256,7 @@ def _packed(url: str, checksum: str) -> Table:
                 raise
             raise limits.cache_error(place, error) from error
 
-    stamp = f"2 {split_options(url)[0]} {checksum} {separator}"  # 2: how rows are read, and the form of the file
+    stamp = f"3 {split_options(url)[0]} {checksum} {separator}"  # 3: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:

@@ -55,6 +55,22 @@ def test_a_blank_line_changes_no_quotation_of_a_tsv() -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "first"),
+    [
+        ('text\tn\n"He left," she said.\t1\n', '"He left," she said.'),
+        ('text\tn\n"Never."\t1\n', '"Never."'),
+        ('text\tn\n"So ""it"" is."\t1\n', 'So "it" is.'),
+        ('text\tn\n"one\ttwo"\t1\n', "one\ttwo"),
+        ('text\tn\n"one\ntwo"\t1\n', "one\ntwo"),
+        ('"text"\t"n"\n"Never."\t-1.5e3\n"Ever."\tNA\n', "Never."),
+    ],
+    ids=["text", "text of whole cells", "marks", "separator", "line end", "all but numbers"],
+)
+def test_a_tsv_is_quoted_only_where_it_shows_it(content: str, first: str) -> None:
+    assert rows_of(content.encode(), "x.tsv")[1][0] == first
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ('text,"a"b,n\nx,y,1\n', r"line 1: ',' expected after '\"'"),

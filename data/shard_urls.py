@@ -59,7 +59,21 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         folder, _, name = part.rpartition("/")
         if not folder.strip("/") or folder.endswith((":", "/")) or not _is_data(name):
             return None
-        return f"{located(folder)}/{name}" if name in inside(located(folder)) else None
+        return f"{located(folder)}/{name}" if listing(located(folder)).get(name) is False else None
+
+    @cache
+    def listing(folder: str) -> dict[str, bool]:
+        """Return what is in a folder; nothing where only its files may be read, which are asked for one by one."""
+        try:
+            return inside(folder)
+        except Denied:
+            return {}
+
+    def files_in(folder: str, files: Sequence[str]) -> Iterator[str]:
+        """Yield the files, and those of folders that are called like a table, as Spark and Dask write one."""
+        for file in files:
+            below = inside(f"{folder}/{file}") if inside(folder).get(file) else None
+            yield from [file] if below is None else [f"{file}/{name}" for name in _data_in(below)]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)
@@ -81,12 +95,15 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             unsigned = file_name(url)
             pattern = "*" in unsigned or "?" in unsigned or ("?" in name and not _is_data(unsigned))
             if pattern and name not in inside(folder):  # files may have such names
-                files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
+                files = list(
+                    files_in(folder, [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)])
+                )
             elif (kind := _kind(url)) == "directory":
                 if DICT in inside(url):
                     url, options = f"{url}/{_split(url, asked.get('split'))}", _without_split(options)
                 folder, files = url, _saved_files(url, inside(url)) or _data_in(inside(url))
                 _refuse_several_splits(part, files)
+                files = list(files_in(folder, files))
                 folders.append(url)
             else:
                 files = [name] if kind == "file" and _is_data(unsigned) else []
@@ -291,12 +308,15 @@ def _kind(url: str) -> str | None:
         return None
 
 
-def _names(folder: str) -> dict[str, None]:
-    """What is in a folder, sorted; nothing where it does not exist or may not be listed, as over HTTP."""
+def _names(folder: str) -> dict[str, bool]:
+    """What is in a folder, sorted, and whether it is a folder; nothing where it does not exist or may not be listed, as over
+    HTTP."""
     fs, path = filesystem(folder)
     try:
-        here = isinstance(fs, LocalFileSystem)  # of which fsspec makes every name absolute
-        entries = os.listdir(path) if here else call_storage(folder, partial(fs.ls, path, detail=False))
+        if isinstance(fs, LocalFileSystem):  # of which fsspec makes every name absolute
+            with os.scandir(path) as found:
+                return dict(sorted((entry.name, entry.is_dir()) for entry in found))
+        entries = call_storage(folder, partial(fs.ls, path, detail=True))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except Denied:
@@ -305,7 +325,8 @@ def _names(folder: str) -> dict[str, None]:
         return {}
     except OSError as error:
         raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
-    return dict.fromkeys(sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries))
+    kinds = [(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory") for entry in entries]
+    return dict(sorted(kinds))
 
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:

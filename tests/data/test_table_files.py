@@ -143,6 +143,18 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path: Path) -> None:
     assert ShardSet.open(f"{tmp_path}/what?.csv").sample(0).fields["txt"] == b"what?.csv"  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("named", ["x-{0..1}.parquet", "x-*.parquet", ""])
+def test_a_folder_may_be_called_like_a_table(named: str, tmp_path: Path) -> None:
+    """As Spark and Dask write one."""
+    for place in ("x-0.parquet/part-0.parquet", "x-0.parquet/part-1.parquet", "x-1.parquet"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"text": [place]}), tmp_path / place)
+    shards = ShardSet.open(f"{tmp_path}/{named}")
+    assert [shard.url.removeprefix(f"{tmp_path}/") for shard in shards.shards] == [
+        "x-0.parquet/part-0.parquet", "x-0.parquet/part-1.parquet", "x-1.parquet"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_texts_and_json_have_three_line_ends(end: str, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(end.join(["one", "", "two\x0b\u2028", "three"]).encode("utf-8-sig"))

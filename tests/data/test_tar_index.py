@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from multicse.data import shards as shard_files
+from multicse.data.shard_urls import expand
 from multicse.data.shard_writer import Output, UnpackedSample, pack, upload
 from multicse.data.shards import BadSample, RawSample, ShardSet, index_of, packed_index, read, read_headers
 from multicse.data.tar_index import ENDING, Index
@@ -172,6 +173,21 @@ def test_a_range_is_found_by_one_listing(memory: fsspec.AbstractFileSystem, monk
         asked.clear()
         assert ShardSet.open(url).samples == 2100
         assert asked.total() < 12, asked
+
+
+def test_a_range_needs_no_listing(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bucket whose files may be read, and which may not be listed."""
+    asked = []
+
+    def ls(path: str, **_: Any) -> Any:
+        asked.append(path)
+        raise PermissionError("not to be listed")
+
+    for number in range(5):
+        memory.pipe_file(f"/bucket/x-{number}.tar", b"")
+    monkeypatch.setattr(memory, "ls", ls)
+    assert expand("memory://bucket/x-{0..4}.tar")[0] == [f"memory://bucket/x-{number}.tar" for number in range(5)]
+    assert len(asked) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------- S3

@@ -141,7 +141,9 @@ def _fields_of(row: Row) -> dict[str, bytes]:
     if "txt" not in fields and named in record and "json" not in fields:
         value = record[named]
         with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others need it not
-            fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(named))).encode("utf-8", "surrogatepass")
+            fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(named))).encode(
+                "utf-8", "surrogatepass"
+            )
         if "caption" in record and named != "caption":  # which captions are, rather than a text that no column names so
             record.setdefault("captions", [caption] if isinstance(caption := record["caption"], str) else caption)
     if record and "json" not in fields:

@@ -230,7 +230,9 @@ def _shows_quotation(path: Path | str, separator: str) -> bool:
     That is a cell in marks that holds a mark, a separator or a line end, or is empty; or marks around all cells but numbers.
     Without this, one part of a set would be read otherwise than the next, since all its cells in marks happen to be whole.
     """
-    if any(re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells):
+    if any(
+        re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells
+    ):
         return True
     every = True
     for cell in (cell for _, cells in _cells(path, separator, False) for cell in cells):

@@ -331,11 +331,13 @@ def _names(folder: str) -> dict[str, bool]:
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
     """DataError for a folder with files to train on and to test by: their names have different words of `SPLITS`."""
-    words = {file: tuple(sorted(set(re.split("[^a-z]+", file.lower())) & set(SPLITS))) for file in files}
-    found = {split: file for file, split in words.items() if split}
+    words = {file: [word for word in re.split("[^A-Za-z]+", file) if word.lower() in SPLITS] for file in files}
+    splits = {file: tuple(sorted({word.lower() for word in words[file]})) for file in files}
+    found = {split: file for file, split in splits.items() if split}
     if len(found) > 1:
-        (one, *_), file = next(iter(found.items()))
-        pattern = f"{folder.rstrip('/')}/*{one}*.{file.rpartition('.')[2]}"
+        patterns = [(f"*{word}*.{file.rpartition('.')[2]}", split) for split, file in found.items() for word in words[file]]
+        only = (one for one, split in patterns if all(fnmatchcase(file, one) == (splits[file] == split) for file in files))
+        pattern = f"{folder.rstrip('/')}/{next(only, next(iter(found.values())))}"
         raise DataError(
             f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
             f"name those of one: {shlex.quote(pattern)}"

@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import json
 import logging
-import posixpath
 import tarfile
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
 from multicse.data.remote import Denied, StoreError, call_storage, is_remote
-from multicse.data.shard_urls import expand, filesystem, split_options, table_kind
+from multicse.data.shard_urls import expand, file_name, filesystem, split_options, table_kind
 from multicse.data.tar_index import ENDING, Index, is_header
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ class Shard:
     @property
     def name(self) -> str:
         """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
-        name = posixpath.basename(split_options(self.url)[0]).removesuffix(".parquet")
-        return name.partition(".tar")[0]
+        return file_name(self.url).removesuffix(".parquet").removesuffix(".tar")
 
 
 @dataclass(frozen=True)
@@ -148,9 +147,12 @@ class ShardSet:
         found, folders = expand(urls)
         places = [split_options(url)[0].rpartition("/") for url in found]
         manifests = {folder: read_manifest(folder) for folder in dict.fromkeys(folder for folder, _, _ in places)}
+        present = defaultdict[str, set[str]](set)
+        for folder, _, name in places:
+            present[folder].add(name)
         for folder in folders:
             if (manifest := manifests.get(folder)) is not None:
-                _check_complete(manifest, {name for place, _, name in places if place == folder})
+                _check_complete(manifest, present[folder])
         shards = []
         for url, (folder, _, name) in zip(found, places, strict=True):
             manifest = manifests[folder]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,9 +95,11 @@ def verify(urls: str) -> list[str]:
     """
     wrong: list[str] = []
     found, whole = expand(urls)
-    for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
+    places = defaultdict[str, list[str]](list)
+    for url in found:
+        places[url.rpartition("/")[0]].append(url)
+    for folder, here in places.items():
         manifest = read_manifest(folder)
-        here = [url for url in found if url.rpartition("/")[0] == folder]
         if manifest is None:
             wrong.append(f"{folder}: no dataset.json to compare with")
             continue
@@ -107,10 +110,11 @@ def verify(urls: str) -> list[str]:
             else:
                 wrong += [f"{name}: {text}" for text in _differences(manifest.shards[name])]
         if folder in whole:
+            present = set(here)
             wrong += [
                 f"{name} is listed in dataset.json, but is missing"
                 for name, shard in manifest.shards.items()
-                if shard.url not in here
+                if shard.url not in present
             ]
         listed = sum(shard.samples for shard in manifest.shards.values())
         if manifest.record.get("nsamples", listed) != listed:

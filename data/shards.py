@@ -293,14 +293,15 @@ def index_of(url: str, checksum: str) -> Index:
     They are read once on this machine until the file or a limit changes: the cache folder has the index.
     """
     unread: list[OSError] = []
+    made: list[Index] = []
 
     def write(path: Path) -> None:
         try:
-            content = read_headers(url).to_bytes()
+            made.append(read_headers(url))
         except OSError as error:  # of the store, which is tried again, not of the cache
             unread.append(error)
             raise
-        path.write_bytes(content)
+        path.write_bytes(made[0].to_bytes())
 
     def load(path: Path) -> Index:
         try:
@@ -311,10 +312,14 @@ def index_of(url: str, checksum: str) -> Index:
     most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
     try:
         return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
-    except limits.CacheError:
+    except DataError as error:
+        if made:  # and not to be written, or larger than an index may be to be loaded: every process reads the headers
+            return made[0]
         if unread:
             raise unread[0] from None
-        return read_headers(url)  # every process does
+        if isinstance(error, limits.CacheError):
+            return read_headers(url)
+        raise
 
 
 def read_headers(url: str) -> Index:

@@ -86,6 +86,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "outside the file": changed(gaps=lambda gaps: gaps.__setitem__(-1, 2**40)),
     "before the file": changed(gaps=lambda gaps: gaps.__setitem__(4, -(2**20))),
     "larger than allowed": changed(sizes=lambda sizes: sizes.__setitem__(4, 2**62)),
+    "an infinity": lambda content: gzip.compress(gzip.decompress(content).replace(b'"lost":0', b'"lost":Infinity')),
     "a fraction": changed(sizes=lambda sizes: sizes.__setitem__(4, 0.5)),
     "a text": changed(gaps=lambda gaps: gaps.__setitem__(4, "512")),
     "a sample more": changed(keys=lambda keys: keys.append("more")),
@@ -153,6 +154,14 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
     monkeypatch.setenv("MULTICSE_CACHE", "/proc/none")
     no_memory()
     assert len(list(read(shard, range(5)))) == 5, "a cache that cannot be written"
+
+
+def test_an_index_larger_than_may_be_loaded_is_not_needed(
+    tmp_path: Path, no_memory: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_files.limits, "MANIFEST", 100)
+    shard = ShardSet.open(write_tar(tmp_path / "x.tar", numbered(5))).shards[0]
+    assert all(isinstance(sample, RawSample) for sample in read(shard, range(5)))
 
 
 def test_a_range_is_found_by_one_listing(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

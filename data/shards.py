@@ -38,6 +38,7 @@ _EXTENDED = (
 )  # fmt: skip
 _READ_BYTES = 2**25  # of a tar that are read together, about
 _GAP = 2**14  # bytes between two files of a tar that are read along rather than asked for twice
+_lied: set[Shard] = set()  # whose headers are not what their index says
 _FEW = 32  # samples that are read together where their size is unknown
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\3\4": "zip"}
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
@@ -582,7 +583,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
 
 
-def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> Iterator[RawSample | BadSample]:
+def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
     checksum = str(fs.checksum(path))
     wrong = verify_shard(shard, checksum)
@@ -591,7 +592,7 @@ def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> I
         for key, found in unread if wrong is not None else tables.read(shard.url, indexes):
             yield RawSample(key, shard.name, found) if isinstance(found, dict) else BadSample(key, shard.name, str(found))
         return
-    index = None if scan_headers else packed_index(shard, checksum)
+    index = None if shard in _lied else packed_index(shard, checksum)
     is_packed = index is not None
     if index is None:
         index = index_of(shard.url, checksum)
@@ -611,7 +612,8 @@ def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> I
         content = dict(zip([offset for _, _, offset, _ in members], views, strict=True))
         if is_packed and not all(is_header(content[at], f"{key}.{name}", size) for key, name, at, size in members):
             log.warning("%s is not what its %s says; its headers are read instead", shard.url, ENDING)
-            yield from _read(shard, indexes[done:], scan_headers=True)
+            _lied.add(shard)
+            yield from _read(shard, indexes[done:])
             return
         for position in part:
             here = position < len(index.keys)

@@ -116,6 +116,8 @@ def test_an_index_that_lies_is_not_used(
         found = list(read(shard, range(30)))
     assert found == expected and all(isinstance(sample, RawSample) for sample in found)
     assert "headers" in caplog.text
+    caplog.clear()
+    assert list(read(shard, range(30))) == expected and not caplog.text, "it is not tried again"
 
 
 def test_an_index_of_the_shard_that_was_there_before(tmp_path: Path, no_memory: object) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import fsspec
 from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import tokenize
 
 from multicse.data import limits
 from multicse.data.errors import DataError, command
@@ -266,6 +267,17 @@ def filesystem(url: str) -> tuple[Any, str]:
             ) from error
 
     return call_storage(url, connect)
+
+
+def checksum(url: str) -> str:
+    """A text that is another one when the file has changed. Raises as methods of the file system.
+
+    Over HTTP the address that the file is redirected to is no part of it: it may be signed anew for every call.
+    """
+    fs, path = filesystem(url)
+    if not url.startswith(("http://", "https://")):
+        return str(fs.checksum(path))
+    return str(tokenize({name: value for name, value in fs.info(path).items() if name != "url"}))
 
 
 def _absolute(url: str) -> str:

@@ -26,6 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
 from multicse.data.remote import Denied, StoreError, call_storage, is_remote
+from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import expand, file_name, filesystem, split_options, table_kind
 from multicse.data.tar_index import ENDING, Index, is_header
 
@@ -257,8 +258,7 @@ def scan(url: str) -> Shard:
     if table_kind(url):
         rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
-    fs, path = filesystem(url)
-    index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
+    index = tables.readable(url, lambda: index_of(url, checksum_of(url)))
     if index.unused[0]:
         log.warning("%s: %d files belong to no sample, being hidden or without extension; the first: %s", url, *index.unused)
     fields = {name for members in index.members for name, _, _ in members}
@@ -585,7 +585,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
 
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
-    checksum = str(fs.checksum(path))
+    checksum = checksum_of(shard.url)
     wrong = verify_shard(shard, checksum)
     if table_kind(shard.url):
         unread = ((f"{position:08d}", wrong) for position in indexes)

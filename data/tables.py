@@ -25,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
+from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
 from multicse.data.text_files import read_table
 from multicse.data.texts import text_of
@@ -209,8 +210,7 @@ def data_errors(url: str) -> Iterator[None]:
 
 
 def _open(url: str) -> Table:
-    fs, path = filesystem(url)
-    return _opened(url, str(fs.checksum(path)))
+    return _opened(url, checksum_of(url))
 
 
 @lru_cache(maxsize=16)

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import fsspec
 from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import tokenize
 
 from multicse.data import limits
 from multicse.data.errors import DataError, command
@@ -59,7 +60,21 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         folder, _, name = part.rpartition("/")
         if not folder.strip("/") or folder.endswith((":", "/")) or not _is_data(name):
             return None
-        return f"{located(folder)}/{name}" if name in inside(located(folder)) else None
+        return f"{located(folder)}/{name}" if listing(located(folder)).get(name) is False else None
+
+    @cache
+    def listing(folder: str) -> dict[str, bool]:
+        """Return what is in a folder; nothing where only its files may be read, which are asked for one by one."""
+        try:
+            return inside(folder)
+        except Denied:
+            return {}
+
+    def files_in(folder: str, files: Sequence[str]) -> Iterator[str]:
+        """Yield the files, and those of folders that are called like a table, as Spark and Dask write one."""
+        for file in files:
+            below = inside(f"{folder}/{file}") if inside(folder).get(file) else None
+            yield from [file] if below is None else [f"{file}/{name}" for name in _data_in(below)]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)
@@ -81,12 +96,15 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             unsigned = file_name(url)
             pattern = "*" in unsigned or "?" in unsigned or ("?" in name and not _is_data(unsigned))
             if pattern and name not in inside(folder):  # files may have such names
-                files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
+                files = list(
+                    files_in(folder, [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)])
+                )
             elif (kind := _kind(url)) == "directory":
                 if DICT in inside(url):
                     url, options = f"{url}/{_split(url, asked.get('split'))}", _without_split(options)
                 folder, files = url, _saved_files(url, inside(url)) or _data_in(inside(url))
                 _refuse_several_splits(part, files)
+                files = list(files_in(folder, files))
                 folders.append(url)
             else:
                 files = [name] if kind == "file" and _is_data(unsigned) else []
@@ -251,6 +269,17 @@ def filesystem(url: str) -> tuple[Any, str]:
     return call_storage(url, connect)
 
 
+def checksum(url: str) -> str:
+    """A text that is another one when the file has changed. Raises as methods of the file system.
+
+    Over HTTP the address that the file is redirected to is no part of it: it may be signed anew for every call.
+    """
+    fs, path = filesystem(url)
+    if not url.startswith(("http://", "https://")):
+        return str(fs.checksum(path))
+    return str(tokenize({name: value for name, value in fs.info(path).items() if name != "url"}))
+
+
 def _absolute(url: str) -> str:
     if is_hub_name(url):
         return url
@@ -283,7 +312,7 @@ def _data_in(names: Collection[str]) -> list[str]:
 def _kind(url: str) -> str | None:
     """Return "directory", "file" of a shard, or None. fsspec's `exists` says no if a store does not answer."""
     fs, path = filesystem(url)
-    if not _is_data(posixpath.basename(url)):
+    if not _is_data(file_name(url)):
         return "directory" if call_storage(url, partial(fs.isdir, path)) else None
     try:
         return str(call_storage(url, partial(fs.info, path))["type"])
@@ -291,12 +320,15 @@ def _kind(url: str) -> str | None:
         return None
 
 
-def _names(folder: str) -> dict[str, None]:
-    """What is in a folder, sorted; nothing where it does not exist or may not be listed, as over HTTP."""
+def _names(folder: str) -> dict[str, bool]:
+    """What is in a folder, sorted, and whether it is a folder; nothing where it does not exist or may not be listed, as over
+    HTTP."""
     fs, path = filesystem(folder)
     try:
-        here = isinstance(fs, LocalFileSystem)  # of which fsspec makes every name absolute
-        entries = os.listdir(path) if here else call_storage(folder, partial(fs.ls, path, detail=False))
+        if isinstance(fs, LocalFileSystem):  # of which fsspec makes every name absolute
+            with os.scandir(path) as found:
+                return dict(sorted((entry.name, entry.is_dir()) for entry in found))
+        entries = call_storage(folder, partial(fs.ls, path, detail=True))
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except Denied:
@@ -305,16 +337,19 @@ def _names(folder: str) -> dict[str, None]:
         return {}
     except OSError as error:
         raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
-    return dict.fromkeys(sorted(entry.rstrip("/").rpartition("/")[2] for entry in entries))
+    kinds = [(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory") for entry in entries]
+    return dict(sorted(kinds))
 
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
     """DataError for a folder with files to train on and to test by: their names have different words of `SPLITS`."""
-    words = {file: tuple(sorted(set(re.split("[^a-z]+", file.lower())) & set(SPLITS))) for file in files}
-    found = {split: file for file, split in words.items() if split}
+    words = {file: [word for word in re.split("[^A-Za-z]+", file) if word.lower() in SPLITS] for file in files}
+    splits = {file: tuple(sorted({word.lower() for word in words[file]})) for file in files}
+    found = {split: file for file, split in splits.items() if split}
     if len(found) > 1:
-        (one, *_), file = next(iter(found.items()))
-        pattern = f"{folder.rstrip('/')}/*{one}*.{file.rpartition('.')[2]}"
+        patterns = [(f"*{word}*.{file.rpartition('.')[2]}", split) for split, file in found.items() for word in words[file]]
+        only = (one for one, split in patterns if all(fnmatchcase(file, one) == (splits[file] == split) for file in files))
+        pattern = f"{folder.rstrip('/')}/{next(only, next(iter(found.values())))}"
         raise DataError(
             f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
             f"name those of one: {shlex.quote(pattern)}"

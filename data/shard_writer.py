@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
@@ -352,15 +352,20 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
     from webdataset.writer import TarWriter  # it imports torch
 
     names: set[str] = set()
-    count = 0
+    keys: list[str] = []
     # Time, owner and rights are constants, so that equal samples are equal bytes.
     with path.open("wb") as file, TarWriter(file, user="", group="", mode=0o644, mtime=0, encoder=False) as tar:
         for key, fields in samples:
             tar.write({"__key__": key, **fields})
             names |= set(fields)
-            count += 1
-    Path(f"{path}{ENDING}").write_bytes(read_headers(str(path)).to_bytes())
-    return names, count
+            keys.append(key)
+    index = read_headers(str(path))
+    if index.faults or len(index.keys) != len(keys):
+        place, fault = next(iter(index.faults.items()), (0, "it is not read as a sample of its own; give each its own key"))
+        joined = next((key for key, read in zip_longest(keys, index.keys) if key != read), "")
+        raise DataError(f"sample {index.keys[place] if index.faults else joined!r} cannot be packed: {fault}")
+    Path(f"{path}{ENDING}").write_bytes(index.to_bytes())
+    return names, len(keys)
 
 
 def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> tuple[set[str], int]:

@@ -11,9 +11,9 @@ import contextlib
 import hashlib
 import json
 import logging
-import posixpath
 import tarfile
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -26,7 +26,8 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
 from multicse.data.remote import Denied, StoreError, call_storage, is_remote
-from multicse.data.shard_urls import expand, filesystem, split_options, table_kind
+from multicse.data.shard_urls import checksum as checksum_of
+from multicse.data.shard_urls import expand, file_name, filesystem, split_options, table_kind
 from multicse.data.tar_index import ENDING, Index, is_header
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ _EXTENDED = (
 )  # fmt: skip
 _READ_BYTES = 2**25  # of a tar that are read together, about
 _GAP = 2**14  # bytes between two files of a tar that are read along rather than asked for twice
+_lied: set[Shard] = set()  # whose headers are not what their index says
 _FEW = 32  # samples that are read together where their size is unknown
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\3\4": "zip"}
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
@@ -57,8 +59,7 @@ class Shard:
     @property
     def name(self) -> str:
         """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
-        name = posixpath.basename(split_options(self.url)[0]).removesuffix(".parquet")
-        return name.partition(".tar")[0]
+        return file_name(self.url).removesuffix(".parquet").removesuffix(".tar")
 
 
 @dataclass(frozen=True)
@@ -148,9 +149,12 @@ class ShardSet:
         found, folders = expand(urls)
         places = [split_options(url)[0].rpartition("/") for url in found]
         manifests = {folder: read_manifest(folder) for folder in dict.fromkeys(folder for folder, _, _ in places)}
+        present = defaultdict[str, set[str]](set)
+        for folder, _, name in places:
+            present[folder].add(name)
         for folder in folders:
             if (manifest := manifests.get(folder)) is not None:
-                _check_complete(manifest, {name for place, _, name in places if place == folder})
+                _check_complete(manifest, present[folder])
         shards = []
         for url, (folder, _, name) in zip(found, places, strict=True):
             manifest = manifests[folder]
@@ -254,8 +258,7 @@ def scan(url: str) -> Shard:
     if table_kind(url):
         rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
-    fs, path = filesystem(url)
-    index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
+    index = tables.readable(url, lambda: index_of(url, checksum_of(url)))
     if index.unused[0]:
         log.warning("%s: %d files belong to no sample, being hidden or without extension; the first: %s", url, *index.unused)
     fields = {name for members in index.members for name, _, _ in members}
@@ -291,14 +294,15 @@ def index_of(url: str, checksum: str) -> Index:
     They are read once on this machine until the file or a limit changes: the cache folder has the index.
     """
     unread: list[OSError] = []
+    made: list[Index] = []
 
     def write(path: Path) -> None:
         try:
-            content = read_headers(url).to_bytes()
+            made.append(read_headers(url))
         except OSError as error:  # of the store, which is tried again, not of the cache
             unread.append(error)
             raise
-        path.write_bytes(content)
+        path.write_bytes(made[0].to_bytes())
 
     def load(path: Path) -> Index:
         try:
@@ -309,10 +313,14 @@ def index_of(url: str, checksum: str) -> Index:
     most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
     try:
         return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
-    except limits.CacheError:
+    except DataError as error:
+        if made:  # and not to be written, or larger than an index may be to be loaded: every process reads the headers
+            return made[0]
         if unread:
             raise unread[0] from None
-        return read_headers(url)  # every process does
+        if isinstance(error, limits.CacheError):
+            return read_headers(url)
+        raise
 
 
 def read_headers(url: str) -> Index:
@@ -575,16 +583,16 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
 
 
-def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> Iterator[RawSample | BadSample]:
+def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
-    checksum = str(fs.checksum(path))
+    checksum = checksum_of(shard.url)
     wrong = verify_shard(shard, checksum)
     if table_kind(shard.url):
         unread = ((f"{position:08d}", wrong) for position in indexes)
         for key, found in unread if wrong is not None else tables.read(shard.url, indexes):
             yield RawSample(key, shard.name, found) if isinstance(found, dict) else BadSample(key, shard.name, str(found))
         return
-    index = None if scan_headers else packed_index(shard, checksum)
+    index = None if shard in _lied else packed_index(shard, checksum)
     is_packed = index is not None
     if index is None:
         index = index_of(shard.url, checksum)
@@ -604,7 +612,8 @@ def _read(shard: Shard, indexes: Sequence[int], scan_headers: bool = False) -> I
         content = dict(zip([offset for _, _, offset, _ in members], views, strict=True))
         if is_packed and not all(is_header(content[at], f"{key}.{name}", size) for key, name, at, size in members):
             log.warning("%s is not what its %s says; its headers are read instead", shard.url, ENDING)
-            yield from _read(shard, indexes[done:], scan_headers=True)
+            _lied.add(shard)
+            yield from _read(shard, indexes[done:])
             return
         for position in part:
             here = position < len(index.keys)

@@ -25,6 +25,7 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
+from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
 from multicse.data.text_files import read_table
 from multicse.data.texts import text_of
@@ -137,9 +138,15 @@ def _fields_of(row: Row) -> dict[str, bytes]:
         else:
             record[name] = [value] if name == "captions" and isinstance(value, str) else value
     texts = [name for name, value in record.items() if isinstance(value, str)]
-    named = next((name for name in TEXTS if name in texts), texts[0] if len(texts) == 1 else None)
-    if "txt" not in fields and named is not None and "json" not in fields:
-        fields["txt"] = record[named].encode("utf-8", "surrogatepass")
+    named = next((name for name in TEXTS if name in row), texts[0] if len(texts) == 1 else None)
+    if "txt" not in fields and named in record and "json" not in fields:
+        value = record[named]
+        with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others need it not
+            fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(named))).encode(
+                "utf-8", "surrogatepass"
+            )
+        if "caption" in record and named != "caption":  # which captions are, rather than a text that no column names so
+            record.setdefault("captions", [caption] if isinstance(caption := record["caption"], str) else caption)
     if record and "json" not in fields:
         fields["json"] = _json(record).encode("utf-8", "surrogatepass")
     return fields
@@ -203,8 +210,7 @@ def data_errors(url: str) -> Iterator[None]:
 
 
 def _open(url: str) -> Table:
-    fs, path = filesystem(url)
-    return _opened(url, str(fs.checksum(path)))
+    return _opened(url, checksum_of(url))
 
 
 @lru_cache(maxsize=16)
@@ -252,7 +258,7 @@ def _packed(url: str, checksum: str) -> Table:
                 raise
             raise limits.cache_error(place, error) from error
 
-    stamp = f"2 {split_options(url)[0]} {checksum} {separator}"  # 2: how rows are read, and the form of the file
+    stamp = f"3 {split_options(url)[0]} {checksum} {separator}"  # 3: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:

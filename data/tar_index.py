@@ -16,6 +16,7 @@ from multicse.data.errors import DataError
 
 ENDING = ".index.gz"
 """What follows the name of a shard in the name of its index."""
+_OTHERS = (ArithmeticError, StopIteration, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Index:
             count, first = record["unused"]
             numbers = (int(record["lost"]), int(record["size"]), (int(count), str(first)))
             return cls(record["keys"], members, faults, record["tail"], *numbers)
-        except (zlib.error, ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        except (zlib.error, ValueError, LookupError, TypeError, AttributeError, *_OTHERS) as error:
             raise DataError(f"no index of a shard ({type(error).__name__}: {error})") from None
 
     def fits(self, samples: int, size: int) -> bool:

@@ -23,6 +23,7 @@ from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
 SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line by which Excel is given the separator
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
+_NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # how bytes are decoded that are not UTF-8
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
@@ -133,7 +134,8 @@ def read_rows(
         separator: what stands between two cells. Default: in a ``.csv`` what an Excel line ``sep=;`` names, otherwise the
             usual one that its first row has most often outside quotation marks; in other files a tab.
         quoted: whether cells may stand in quotation marks (and hold separators and line ends); else those are text.
-            Default: in a ``.csv`` they may, in a ``.tsv`` if every cell that begins with a mark is such a cell.
+            Default: in a ``.csv`` they may, in a ``.tsv`` if every cell that begins with a mark is such a cell, and one of
+            them needs its marks or all cells but numbers have them.
 
     Raises:
         DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header,
@@ -211,7 +213,7 @@ def _is_quoted(path: Path | str, separator: str) -> bool:
     if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
         return False
     try:
-        quoting, text = (Counter(len(cells) for _, cells in _cells(path, separator, quoted)) for quoted in (True, False))
+        quoting, text = (_lengths(_cells(path, separator, quoted)) for quoted in (True, False))
     except DataError:
         return False
     if len(quoting) == len(text) == 1 and quoting != text:
@@ -219,7 +221,34 @@ def _is_quoted(path: Path | str, separator: str) -> bool:
             f"{path} has {text.total():,} rows if its quotation marks are text, {quoting.total():,} if they quote. If they "
             "quote, name it .csv (its separator is found); if they are text, double them and quote the cells"
         )
-    return len(quoting) == 1
+    return len(quoting) == 1 and _shows_quotation(path, separator)
+
+
+def _shows_quotation(path: Path | str, separator: str) -> bool:
+    """Whether a TSV with as many cells either way holds what only programs that quote write.
+
+    That is a cell in marks that holds a mark, a separator or a line end, or is empty; or marks around all cells but numbers.
+    Without this, one part of a set would be read otherwise than the next, since all its cells in marks happen to be whole.
+    """
+    if any(
+        re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells
+    ):
+        return True
+    every = True
+    for cell in (cell for _, cells in _cells(path, separator, False) for cell in cells):
+        if cell.startswith('"'):
+            if cell == '""' or '""' in cell[1:-1]:
+                return True
+        elif not _NUMBER.fullmatch(cell):
+            every = False
+    return every
+
+
+def _lengths(rows: Iterator[tuple[int, list[str]]]) -> Counter[int]:
+    """How many rows have how many cells, without the blank lines that `read_rows` leaves out."""
+    counts = Counter(len(cells) if len(cells) > 1 or cells[0].strip() else 0 for _, cells in rows)
+    blank = counts.pop(0, 0)
+    return counts if max(counts, default=1) > 1 else counts + Counter({1: blank})
 
 
 def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, str]]:

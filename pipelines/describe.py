@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
+import reprlib
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import DataError, cli_errors
 from multicse.data.shard_urls import expand, parent
 from multicse.data.shard_writer import left_out_lines
-from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
+from multicse.data.shards import BadSample, Manifest, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,22 @@ def describe_shards(urls: str, samples: int = 3) -> str:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(shards.classes[:12]))
         lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
     manifests = (read_manifest(folder) for folder in dict.fromkeys(parent(shard.url) for shard in shards.shards))
-    lines += [f"  {line}" for found in manifests if found for line in left_out_lines(found.record.get("left_out") or {})]
+    lines += [f"  {line}" for found in manifests if found for line in _left_out(found)]
     lines += ["", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
 
 
-def _samples(url: str) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Key and fields of the samples of a shard, in its order. Raises DataError at the first that cannot be read."""
-    shard = scan(url)
-    for sample in read(shard, range(shard.samples)):
+def _left_out(manifest: Manifest) -> list[str]:
+    """What a `dataset.json` says of files that were left out, as far as it is the entry that packing writes."""
+    try:
+        return left_out_lines(manifest.record.get("left_out") or {})
+    except (AttributeError, TypeError, ValueError):
+        return [f"left_out is not understood: {reprlib.repr(manifest.record['left_out'])}"]
+
+
+def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Key and fields of the first samples of a shard, in its order. Raises DataError at the first that cannot be read."""
+    for sample in read(shard, range(min(count, shard.samples))):
         if isinstance(sample, BadSample):
             raise DataError(f"sample {sample.key}: {sample.reason}")
         yield sample.key, sample.fields
@@ -68,7 +76,7 @@ def _first(shards: ShardSet, count: int) -> Iterator[str]:
     """The first samples for the eye: texts shortened, sizes of all else."""
     for shard in shards.shards:
         try:
-            for key, fields in itertools.islice(_samples(shard.url), count):
+            for key, fields in _samples(shard, count):
                 yield f"  {shard.name}/{key}"
                 for name, data in fields.items():
                     yield f"    {name:5} {_render_field(name, data)}"
@@ -94,9 +102,11 @@ def verify(urls: str) -> list[str]:
     """
     wrong: list[str] = []
     found, whole = expand(urls)
-    for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
+    places = defaultdict[str, list[str]](list)
+    for url in found:
+        places[url.rpartition("/")[0]].append(url)
+    for folder, here in places.items():
         manifest = read_manifest(folder)
-        here = [url for url in found if url.rpartition("/")[0] == folder]
         if manifest is None:
             wrong.append(f"{folder}: no dataset.json to compare with")
             continue
@@ -107,10 +117,11 @@ def verify(urls: str) -> list[str]:
             else:
                 wrong += [f"{name}: {text}" for text in _differences(manifest.shards[name])]
         if folder in whole:
+            present = set(here)
             wrong += [
                 f"{name} is listed in dataset.json, but is missing"
                 for name, shard in manifest.shards.items()
-                if shard.url not in here
+                if shard.url not in present
             ]
         listed = sum(shard.samples for shard in manifest.shards.values())
         if manifest.record.get("nsamples", listed) != listed:
@@ -124,7 +135,8 @@ def _differences(shard: Shard) -> Iterator[str]:
         yield f"{size:,} bytes, dataset.json says {shard.bytes:,}"
     count, names = 0, set[str]()
     try:
-        for _, fields in _samples(shard.url):
+        whole = scan(shard.url)
+        for _, fields in _samples(whole, whole.samples):
             count += 1
             names |= set(fields)
     except DataError as error:

@@ -30,6 +30,8 @@ from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
+READERS = 2
+"""Number of the way in which files are read and packed; what was packed in another way is packed again."""
 FILE = "mine.json"
 """The recipe, in the output folder."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
@@ -281,9 +283,10 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
 def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
     files = [place / file for file in files_below(place)[0]] if place.is_dir() else [place]
-    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
+    found = [(str(file), file.stat() if file.exists() else None) for file in files]  # none: a link to nothing is left out
+    state = [(file, stat and stat.st_size, stat and stat.st_mtime_ns) for file, stat in found]
     text = place == asked.text and [asked.dev is None, asked.column, asked.language]
-    return hashlib.sha256(json.dumps([state, text, asked.licence]).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps([READERS, state, text, asked.licence]).encode()).hexdigest()[:8]
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:

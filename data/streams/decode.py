@@ -297,10 +297,9 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
     White space is made single. DecodeError: none, an empty one, or one that is no text.
     """
     record = _record(fields, key)
-    found = record.get("captions")
-    if not found and "txt" in fields:
+    if "captions" not in record and "txt" in fields:
         return text(fields, ("txt",), key)
-    found = found or record.get("caption")
+    found = record.get("captions", record.get("caption"))
     found = [found] if isinstance(found, str) else found
     texts = [_text(item, "captions", key) for item in found] if isinstance(found, list) else []
     if not texts or not all(texts):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from multicse.data import remote
 from multicse.data.errors import DataError
 from multicse.data.remote import StoreError
+from multicse.data.shard_urls import checksum
 from multicse.data.shards import ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.audio import AudioStream
@@ -86,6 +88,29 @@ def test_a_stream_goes_on_over_a_store_that_errs(served: str, tmp_path: Path) ->
     Erring.seen.clear()
     assert ShardSet.open(f"{served}/text").name == "wiki", "a manifest that comes late is not none"
     assert max(Erring.seen.values()) > Erring.times
+
+
+def test_a_file_is_the_same_wherever_it_is_redirected_to(
+    served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To an address that is signed anew for every call, as hubs do."""
+    found, signatures = Erring.send_head, count()
+
+    def redirected(self: Erring) -> Any:
+        if "?sig=" in self.path:
+            return found(self)
+        self.send_response(302)
+        self.send_header("Location", f"{self.path}?sig={next(signatures)}")
+        self.end_headers()
+        return None
+
+    monkeypatch.setattr(Erring, "times", 0)
+    monkeypatch.setattr(Erring, "send_head", redirected)
+    (tmp_path / "x.csv").write_text("text\nOne\n")
+    first = checksum(f"{served}/x.csv")
+    assert checksum(f"{served}/x.csv") == first and next(signatures) == 2
+    (tmp_path / "x.csv").write_text("text\nOne\nTwo\n")
+    assert checksum(f"{served}/x.csv") != first
 
 
 def test_what_stays_names_the_shard_and_the_fix(served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import webdataset
 
+from multicse.data import limits
 from multicse.data.errors import DataError
 from multicse.data.shard_writer import Output, UnpackedSample, pack
 from tests.conftest import ROOT
@@ -65,6 +66,21 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         call = [sys.executable, "-c", code, str(count), str(tmp_path / str(count))]
         peaks.append(int(subprocess.run(call, capture_output=True, text=True, cwd=ROOT, check=True).stdout))
     assert peaks[1] - peaks[0] < 40
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [("aab", "'a'.*occurs twice"), ("ab", "'b'.*MULTICSE_MAX_MEMBER"), ("ccd", "'c'.*own key"), ("exfe", "'e'.*next to")],
+)
+def test_what_cannot_be_read_is_not_packed(keys: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fields(key: str, number: int) -> dict[str, bytes]:
+        """Of c and e each sample has another field."""
+        return {f"x{number}" if key in "ce" else "txt": b"x" * (500 if keys == "ab" and key == "b" else 5)}
+
+    monkeypatch.setattr(limits, "MEMBER", 100)
+    samples = [UnpackedSample(fields(key, n), key=key) for n, key in enumerate(keys)]
+    with pytest.raises(DataError, match=f"sample {said}"):
+        pack(samples, Output(tmp_path / "x", "x", shuffle=False))
 
 
 def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import expand
-from multicse.data.shards import BadSample, RawSample, ShardSet, read, scan
+from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read, scan
 from multicse.data.streams.image import ImageStream
 
 
@@ -88,13 +88,16 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("hf://imdb#split=test[:9]", "no name of a split"),
         ("hub/tables", r"\*test\*.csv"),
         ("cc", r"name those of one: 'cc/\*train\*\.tar'"),
+        ("sets", r"name those of one: 'sets/\*train\*\.tar'"),
+        ("upper", r"name those of one: 'upper/\*Train\*\.tar'"),
         ("zipped dir", r"gunzip '.*zipped dir/x\.tar\.gz'"),
         ("set/more.tbz2", r"bunzip2 .*/set/more\.tbz2"),
     ],
 )
 def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str, named: str) -> None:
     monkeypatch.chdir(folder)
-    names = ("hub/tables/test.csv", "hub/tables/train-0.csv", "cc/cc-train-0.tar", "cc/cc-validation-0.tar")
+    names: tuple[str, ...] = ("hub/tables/test.csv", "hub/tables/train-0.csv", "cc/cc-train-0.tar", "cc/cc-validation-0.tar")
+    names += ("sets/test-set-train-0.tar", "sets/test-set-val-0.tar", "upper/Train-0.tar", "upper/Val-0.tar")
     for file in (*names, "zipped dir/x.tar.gz", "set/more.tbz2"):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
@@ -368,6 +371,15 @@ def test_a_digest_tells_data_apart_and_not_places(tmp_path: Path) -> None:
         write_tar(tmp_path / folder / "a.tar", numbered(count))
     plain, moved, more = (ShardSet.open(str(tmp_path / folder)).digest for folder in ("one", "other", "more"))
     assert plain == moved != more and len(plain) == 16
+    urls = [
+        "x-1.tar",
+        "/a?b/x-1.tar",
+        "http://h/x-1.tar?sig=1",
+        "s3://b/x-1.parquet?X-Amz-Signature=abc",
+        "x-1.parquet#txt=a",
+    ]
+    assert {Shard(url, 3, 1).name for url in urls} == {"x-1"}
+    assert Shard("set.tar-1.tar", 3, 1).name != Shard("set.tar-2.tar", 3, 1).name
     shards = [{"url": "a.tar", "nsamples": 3, "filesize": 1, "sha256": digest} for digest in ("0" * 64, "1" * 64)]
     digests = set()
     for shard in shards:

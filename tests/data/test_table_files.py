@@ -50,6 +50,26 @@ def test_tables_from_the_field(content: str, rows: Rows) -> None:
     assert rows_of(content.encode(), "x.csv")[1:] == rows
 
 
+def test_a_blank_line_changes_no_quotation_of_a_tsv() -> None:
+    assert rows_of(b'"text"\t"n"\n"a\tb"\t"1"\n  \n', "x.tsv")[1:] == [["a\tb", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "first"),
+    [
+        ('text\tn\n"He left," she said.\t1\n', '"He left," she said.'),
+        ('text\tn\n"Never."\t1\n', '"Never."'),
+        ('text\tn\n"So ""it"" is."\t1\n', 'So "it" is.'),
+        ('text\tn\n"one\ttwo"\t1\n', "one\ttwo"),
+        ('text\tn\n"one\ntwo"\t1\n', "one\ntwo"),
+        ('"text"\t"n"\n"Never."\t-1.5e3\n"Ever."\tNA\n', "Never."),
+    ],
+    ids=["text", "text of whole cells", "marks", "separator", "line end", "all but numbers"],
+)
+def test_a_tsv_is_quoted_only_where_it_shows_it(content: str, first: str) -> None:
+    assert rows_of(content.encode(), "x.tsv")[1][0] == first
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -121,6 +141,18 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path: Path) -> None:
     }.items():
         assert [Path(url).name for url in expand(f"{tmp_path}/{name}")[0]] == files
     assert ShardSet.open(f"{tmp_path}/what?.csv").sample(0).fields["txt"] == b"what?.csv"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("named", ["x-{0..1}.parquet", "x-*.parquet", ""])
+def test_a_folder_may_be_called_like_a_table(named: str, tmp_path: Path) -> None:
+    """As Spark and Dask write one."""
+    for place in ("x-0.parquet/part-0.parquet", "x-0.parquet/part-1.parquet", "x-1.parquet"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"text": [place]}), tmp_path / place)
+    shards = ShardSet.open(f"{tmp_path}/{named}")
+    assert [shard.url.removeprefix(f"{tmp_path}/") for shard in shards.shards] == [
+        "x-0.parquet/part-0.parquet", "x-0.parquet/part-1.parquet", "x-1.parquet"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -281,6 +281,17 @@ def test_captions_of_a_table_are_those_of_a_tar(tmp_path: Path, column: str, val
         assert isinstance(sample, RawSample) and stream.sentences(sample) == ["a dog"]
 
 
+def test_captions_are_no_other_text(tmp_path: Path) -> None:
+    """Neither where the list of captions is empty, nor where a table has a text beside the caption."""
+    rows = [{"captions": [], "title": "T"}, {"caption": "a dog", "text": "T"}, {"caption": ["a cat"], "title": "T"}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (empty, *found) = read(ShardSet.open(f"{tmp_path}/x.jsonl").shards[0], range(3))
+    stream = ImageTextStream(shards="", batch_size=1)
+    assert [stream.sentences(sample) for sample in found if isinstance(sample, RawSample)] == [["a dog"], ["a cat"]]
+    with pytest.raises(DecodeError, match="has no captions"):
+        stream.sentences(empty)  # type: ignore[arg-type]
+
+
 def test_a_picture_that_is_only_named_keeps_its_name(tmp_path: Path) -> None:
     """In Hugging Face's form: it is packed by its name."""
     (tmp_path / "p.png").write_bytes(png(3))
@@ -304,3 +315,10 @@ def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         assert run(*common, tmp_path / str(workers), "--workers", workers) == 0
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12")
     assert one == two and len(one) == 4
+
+
+@pytest.mark.parametrize("value", [5, ["a"], b"\xff\xfe\xfd"], ids=["number", "list", "no UTF-8"])
+def test_a_text_column_without_a_text_is_not_replaced_by_another_column(tmp_path: Path, value: Any) -> None:
+    pq.write_table(pa.Table.from_pylist([{"text": value, "title": "T2"}]), tmp_path / "x.parquet")
+    sample = ShardSet.open(f"{tmp_path}/x.parquet").sample(0)
+    assert isinstance(sample, RawSample) and sample.fields.get("txt") == (b"5" if value == 5 else None)

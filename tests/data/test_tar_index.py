@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from multicse.data import shards as shard_files
+from multicse.data.shard_urls import expand
 from multicse.data.shard_writer import Output, UnpackedSample, pack, upload
 from multicse.data.shards import BadSample, RawSample, ShardSet, index_of, packed_index, read, read_headers
 from multicse.data.tar_index import ENDING, Index
@@ -85,6 +86,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "outside the file": changed(gaps=lambda gaps: gaps.__setitem__(-1, 2**40)),
     "before the file": changed(gaps=lambda gaps: gaps.__setitem__(4, -(2**20))),
     "larger than allowed": changed(sizes=lambda sizes: sizes.__setitem__(4, 2**62)),
+    "an infinity": lambda content: gzip.compress(gzip.decompress(content).replace(b'"lost":0', b'"lost":Infinity')),
     "a fraction": changed(sizes=lambda sizes: sizes.__setitem__(4, 0.5)),
     "a text": changed(gaps=lambda gaps: gaps.__setitem__(4, "512")),
     "a sample more": changed(keys=lambda keys: keys.append("more")),
@@ -114,6 +116,8 @@ def test_an_index_that_lies_is_not_used(
         found = list(read(shard, range(30)))
     assert found == expected and all(isinstance(sample, RawSample) for sample in found)
     assert "headers" in caplog.text
+    caplog.clear()
+    assert list(read(shard, range(30))) == expected and not caplog.text, "it is not tried again"
 
 
 def test_an_index_of_the_shard_that_was_there_before(tmp_path: Path, no_memory: object) -> None:
@@ -154,6 +158,14 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
     assert len(list(read(shard, range(5)))) == 5, "a cache that cannot be written"
 
 
+def test_an_index_larger_than_may_be_loaded_is_not_needed(
+    tmp_path: Path, no_memory: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_files.limits, "MANIFEST", 100)
+    shard = ShardSet.open(write_tar(tmp_path / "x.tar", numbered(5))).shards[0]
+    assert all(isinstance(sample, RawSample) for sample in read(shard, range(5)))
+
+
 def test_a_range_is_found_by_one_listing(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"x-{number:03d}.tar" for number in range(300)]
     for name in names:
@@ -172,6 +184,21 @@ def test_a_range_is_found_by_one_listing(memory: fsspec.AbstractFileSystem, monk
         asked.clear()
         assert ShardSet.open(url).samples == 2100
         assert asked.total() < 12, asked
+
+
+def test_a_range_needs_no_listing(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a bucket whose files may be read, and which may not be listed."""
+    asked = []
+
+    def ls(path: str, **_: Any) -> Any:
+        asked.append(path)
+        raise PermissionError("not to be listed")
+
+    for number in range(5):
+        memory.pipe_file(f"/bucket/x-{number}.tar", b"")
+    monkeypatch.setattr(memory, "ls", ls)
+    assert expand("memory://bucket/x-{0..4}.tar")[0] == [f"memory://bucket/x-{number}.tar" for number in range(5)]
+    assert len(asked) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------- S3

@@ -32,6 +32,21 @@ def test_shards_are_shown(tmp_path: Path) -> None:
     assert said.count("images-train-000001/") == 1
 
 
+def test_no_headers_of_a_packed_shard_are_read_to_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manifest and its index say what the first samples are: of a bucket the shard would be fetched."""
+    run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", tmp_path / "out", "--shard-size", 9)
+    monkeypatch.setattr("multicse.data.shards.read_headers", lambda url: pytest.fail(f"read {url}"))
+    assert describe.describe_shards(str(tmp_path / "out"), 12).count("out-train-000001/") == 4
+
+
+@pytest.mark.parametrize("left_out", [3, {"a": 3}, {"a": ["x", "y"]}, ["a"]])
+def test_another_programs_left_out_is_no_error(tmp_path: Path, left_out: object) -> None:
+    run("text", write_text(tmp_path / "wiki.txt"), "--out", tmp_path / "out")
+    file = tmp_path / "out" / "dataset.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"left_out": left_out}))
+    assert "left_out is not understood" in describe.describe_shards(str(tmp_path / "out"))
+
+
 def _flipped(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[600] ^= 1

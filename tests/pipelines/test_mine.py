@@ -162,6 +162,18 @@ def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path
     assert chosen(simcse, "--text", "sentences.txt").identity() != first.identity()
 
 
+def test_files_are_packed_again_for_a_new_link_to_nothing_and_by_a_new_reader(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = mine.Arguments(text=Path("sentences.txt"))
+    found = [mine._fingerprint(Path("photos"), asked)]
+    Path("photos/cats/gone.png").symlink_to("nowhere")
+    found.append(mine._fingerprint(Path("photos"), asked))
+    monkeypatch.setattr(mine, "READERS", mine.READERS + 1)
+    found.append(mine._fingerprint(Path("photos"), asked))
+    assert len(set(found)) == 3
+
+
 def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     given = ["--text", "sentences.txt", "--sounds", "sounds", "--model", str(place / "encoder"), "--output", "mine"]
     settings = ["--run.max_steps", "2", "--run.num_workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]

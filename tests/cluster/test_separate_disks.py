@@ -82,7 +82,7 @@ def test_files_that_only_one_node_has_are_named(
     storage = f"file://{tmp_path / 'storage'}"
     cases: list[tuple[str, str, object]] = [
         ("encoder.path", encoder, encoder),
-        ("streams.text.shards", f"{disk / 'packed'} (4 files", str(disk / "packed")),
+        ("streams.text.shards", f"{disk / 'packed'} (7 files", str(disk / "packed")),
         (
             "streams.text.shards",
             f"{disk / 'packed'}/packed-train-000000.tar (2 files",

@@ -59,6 +59,8 @@ class Arguments:
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
     """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
+    dry_run: bool = False
+    """Print how much each table would run and what is missing, and run nothing."""
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
@@ -113,12 +115,18 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
         raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
+    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+    seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
+    if arguments.dry_run:
+        trained, measured = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
+        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in measured)
+        print(f"{paper} {key}: {len(trained) * len(seeds)} runs of {len(trained)} rows, {times} models measured as they are")
+        print("".join(f"  missing: {lack}\n" for lack in runs.missing(table, paper, scale, rows)), end="")
+        return 0
     with jobs.results_in(scale.out):
         if lacks := runs.missing(table, paper, scale, rows):
             print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
             return 1
-        published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
-        seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
         found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
         kept = kept_of(paper, key, table, scale, seeds, found)
         text = table_text(kept, "text")

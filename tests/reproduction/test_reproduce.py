@@ -271,6 +271,16 @@ def test_variants_of_a_row() -> None:
     assert found["SG, as released"].recipe is None and "released code has 2b rows" in (found["SG, as released"].lacks or "")
 
 
+def test_a_dry_run_of_all_tables_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SG-BERT's Table 10 by hand: SG-OPT in two variants and BERT-base, eight seeds each; nothing is at hand."""
+    for paper in reproduce.PAPERS:
+        assert reproduce.main([paper, "all", "--dry-run", "--out", str(tmp_path / "out"), "--data", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(not line.startswith(" ") for line in lines) == sum(len(reproduce.tables_of(p)) for p in reproduce.PAPERS)
+    assert "sgbert T10: 16 runs of 2 rows, 8 models measured as they are" in lines
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_needs_no_run_is_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for key in ("T8", "F2"):
         assert reproduce.main(["sgbert", key, "--out", str(tmp_path / "new")]) == 0

@@ -158,7 +158,8 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
     parent, plan = search.parent, search.plan
     assert [trial.number for trial in trials] == list(range(5)) and not trials[0].changes
     assert trials[0].status == "finished" and trials[0].step == trials[0].steps == 6  # never stopped early
-    assert {trial.status for trial in trials[1:]} == {"finished", "stopped"}
+    # Which ones ASHA stops depends on the order in which trials come to a rung: none if each is better than those before.
+    assert {trial.status for trial in trials[1:]} <= {"finished", "stopped"}
     runs = nested(parent)
     assert len(runs) == 5
     for trial in trials:

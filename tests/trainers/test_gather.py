@@ -164,10 +164,13 @@ def _everything(chunk: int | None, shared: bool = False) -> dict[str, Tensor]:
 
 
 def _averages(number: int) -> None:
-    """Tensors of several types in buckets of several and of one, against one exchange for each."""
+    """Tensors of several types in buckets of several and of one, against one exchange for each.
+
+    They are whole numbers: the order in which workers are added, which depends on the place in a bucket, changes nothing.
+    """
     generator = torch.Generator().manual_seed(number)
     kinds = [torch.float32, torch.float64, torch.float64, torch.bfloat16]
-    tensors = [torch.randn(5, size, generator=generator).to(kind).T for kind in kinds for size in (1, 3, 40, 2)]
+    tensors = [torch.randint(-8, 8, (5, size), generator=generator).to(kind).T for kind in kinds for size in (1, 3, 40, 2)]
     wanted = [tensor.clone() for tensor in tensors]
     for tensor in wanted:
         dist.all_reduce(tensor)

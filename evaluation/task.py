@@ -14,7 +14,7 @@ class EvaluationError(ValueError):
 
 
 class Encoder(Protocol):
-    """Anything that turns items into vectors: a folder, a model in training, a baseline.
+    """Anything that updates items into vectors: a folder, a model in training, a baseline.
 
     Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio". An encoder
     that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss.

@@ -54,14 +54,14 @@ def model(weights: str) -> Recipe:
         streams["nli"] = parts.nli(BATCH)
     if method.nli_sentences:
         streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=BATCH)
-    (turn,) = method.turns()
+    (update,) = method.updates()
     seen = {FLICKR} if method.nli or method.nli_sentences else set()  # SNLI's premises are Flickr30K's captions
     return Recipe(
         name=f"cyclip/{weights}",
         method=method,
         encoder=TEXT,
         streams=streams,
-        optim={turn: OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, max_grad_norm=None)},
+        optim={update: OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, max_grad_norm=None)},
         lead="pairs",
         evaluation=EvaluationConfig(
             data=parts.STS.data,
@@ -90,7 +90,7 @@ def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callab
 
 
 PRINTED = {"method.variant": "paper", "optim.*.weight_decay": 0.0}
-"""Changes of a recipe; a star is the name of its turn."""
+"""Changes of a recipe; a star is the name of its update."""
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,

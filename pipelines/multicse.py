@@ -15,7 +15,7 @@ from multicse.data.streams.text import TextStream
 from multicse.data.streams.triplets import TripletTextStream
 from multicse.pipelines import nonlingcse, parts
 from multicse.pipelines.cli import main
-from multicse.trainers.method import named_turns
+from multicse.trainers.method import named_updates
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
@@ -49,7 +49,7 @@ CHOSEN = "images"
 
 
 def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
-    """`base`, a recipe of NonLing-CSE with images and sounds, with the streams and parts of `PARTS[name]`, all in one turn.
+    """`base`, a recipe of NonLing-CSE with images and audio, with the streams and parts of `PARTS[name]`, all in one update.
 
     lexicon: of synonyms, `small` or none for WordNet.
     """
@@ -60,7 +60,7 @@ def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
     changes: dict[str, Any] = {
         "method": method,
         "streams": {kind: base.streams[kind] for kind in kinds},
-        "optim": dict.fromkeys(named_turns(kinds), base.optim["text"]),
+        "optim": dict.fromkeys(named_updates(kinds), base.optim["text"]),
     }
     recipe = base.model_copy(update=changes)
     changes = {f"method.{kind}.weight": WEIGHTS[kind] for kind in part.kinds} | part.changes

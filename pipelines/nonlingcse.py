@@ -1,4 +1,4 @@
-"""NonLing-CSE (NeurIPS 2022): SimCSE on text and, in every step, a contrastive turn on unpaired images and one on sounds."""
+"""NonLing-CSE (NeurIPS 2022): SimCSE on text and, in every step, contrastive updates on unpaired images and on audio."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def tracking_uri(tables: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def recipe(place: Path, tracking_uri: str, tmp_path: Path) -> Recipe:
-    """Text, images and sounds in three turns, in this process; 6 steps."""
+    """Text, images and sounds in three updates, in this process; 6 steps."""
     return Recipe(
         name="nonling/test",
         method=NonLingCSEConfig(

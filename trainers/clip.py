@@ -15,7 +15,7 @@ from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_turns
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
@@ -64,8 +64,8 @@ class CLIPConfig(MethodConfig):
     def batch_norm(self) -> bool:
         return self.tower.batch_norm
 
-    def turns(self) -> dict[str, tuple[str, ...]]:
-        return named_turns(("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)))
+    def updates(self) -> dict[str, tuple[str, ...]]:
+        return named_updates(("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}

@@ -176,7 +176,7 @@ class GCLSR(Method):
         seen = {"embedding_spread": features["text"]["first"], "projection_spread": z[:, 0]}
         return StepOutput({"text": loss}, {name: losses.spread(vectors.detach()) for name, vectors in seen.items()})
 
-    def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
+    def param_groups(self, update: str) -> dict[str, list[nn.Parameter]]:
         predictor = list(self.groups.predictor.parameters())
         known = {id(p) for p in predictor}
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}

@@ -73,13 +73,13 @@ class MethodConfig(BaseModel):
     variant: Variant = "fixed"
     """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
 
-    def turns(self) -> dict[str, tuple[str, ...]]:
-        """Return the turns of a step, name -> streams: those of a turn share one backward and one optimizer step.
+    def updates(self) -> dict[str, tuple[str, ...]]:
+        """Return the updates of a step, name -> streams: those of an update share one backward and one optimizer step.
 
-        ``named_turns(("image",), ("text",))`` is one optimizer step on images, then one on text. Default: one turn of the
-        stream ``text``.
+        ``named_updates(("image",), ("text",))`` is one optimizer step on images, then one on text. Default: one update of
+        the stream ``text``.
         """
-        return named_turns(("text",))
+        return named_updates(("text",))
 
     @property
     def batch_norm(self) -> bool:
@@ -130,7 +130,7 @@ def decay(schedule: Schedule, share: float) -> float:
 
 
 class StepOutput(NamedTuple):
-    """What one turn gives back: losses are weighted and summed by the engine, metrics only logged."""
+    """What one update gives back: losses are weighted and summed by the engine, metrics only logged."""
 
     losses: dict[str, Tensor]
     metrics: dict[str, Tensor] = {}
@@ -139,7 +139,7 @@ class StepOutput(NamedTuple):
 class Method(nn.Module):
     """A paper: the modules it adds and how batches become losses.
 
-    DDP wraps the method and is called exactly once per turn (`MethodConfig.turns`).
+    DDP wraps the method and is called exactly once per update (`MethodConfig.updates`).
     """
 
     sentence_encoder: SentenceEncoder
@@ -165,11 +165,11 @@ class Method(nn.Module):
         raise NotImplementedError  # the interface: every method defines it
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        """Losses of one turn from the features of its streams; gathers across workers where negatives are needed."""
+        """Losses of one update from the features of its streams; gathers across workers where negatives are needed."""
         raise NotImplementedError  # the interface: every method defines it
 
     def penalties(self) -> dict[str, Tensor]:
-        """Further losses of a turn, of the parameters alone."""
+        """Further losses of an update, of the parameters alone."""
         return {}
 
     def nested_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
@@ -192,21 +192,21 @@ class Method(nn.Module):
         return {name: F.normalize(vector[..., :size], dim=-1) for name, vector in vectors.items()}
 
     def forward(self, batches: dict[str, Batch]) -> StepOutput:
-        """One turn: encode every stream, then the losses."""
+        """One update: encode every stream, then the losses."""
         penalties = self.penalties()  # first, so that their backward is last, when the activations are gone
         output = self.nested_losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
         return StepOutput({**output.losses, **penalties}, output.metrics)
 
-    def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
-        """Named parameter groups of a turn's optimizer; a recipe's optimizer may override settings per group."""
+    def param_groups(self, update: str) -> dict[str, list[nn.Parameter]]:
+        """Named parameter groups of an update's optimizer; a recipe's optimizer may override settings per group."""
         decay = [p for p in self.parameters() if p.requires_grad and p.ndim > 1]
         no_decay = [p for p in self.parameters() if p.requires_grad and p.ndim <= 1]
         return {"weights": decay, "biases_and_norms": no_decay}
 
     def after_step(self, step: int) -> None:
-        """Called after all turns of a step: clamp a scale, move a momentum copy."""
+        """Called after all updates of a step: clamp a scale, move a momentum copy."""
 
 
-def named_turns(*turns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return turns by the name that recipes and metrics give them: ``text``, or ``image+text`` for two streams."""
-    return {"+".join(streams): streams for streams in turns}
+def named_updates(*updates: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return updates by the name that recipes and metrics give them: ``text``, or ``image+text`` for two streams."""
+    return {"+".join(streams): streams for streams in updates}

@@ -43,7 +43,7 @@ class MultiCSEConfig(NonLingSettings):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = True
-    """On: one turn and one optimizer for the weighted sum of all parts. Off: a turn each for text, images and sounds."""
+    """On: one update and one optimizer for the weighted sum of all parts. Off: an update each for text, images and audio."""
     schedule: Schedule = "constant"
     """How the weights of images, sounds and cycles fall over the run: not at all, or to 0."""
     antonyms: bool = True
@@ -77,8 +77,8 @@ class MultiCSEConfig(NonLingSettings):
         alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
         for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
-                f"method.{name}={getattr(self, name)!r} weighs one loss against others of the same turn; set method.summed "
-                f"True, or leave method.{name} out"
+                f"method.{name}={getattr(self, name)!r} weights one loss against others of the same update; set "
+                f"method.summed True, or leave method.{name} out"
             )
         if self.cyclic and not self.nonling:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, and in every step a contrastive turn on images or sounds that have
+"""NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, and in every step a contrastive update on images or sounds that have
 nothing to do with the sentences, through the same transformer layers. Only the text encoder is kept.
 """
 
@@ -15,7 +15,7 @@ from multicse.models.pooling import Head
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Variant, named_turns
+from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Variant, named_updates
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
@@ -29,15 +29,15 @@ class NonLingStreamConfig(BaseModel):
     temperature: float = Field(0.07, gt=0)
     """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     weight: float = Field(0.05, ge=0)
-    """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [errata 2.5]."""
+    """Factor of the loss. Nearly inert when the update has its own AdamW, which is scale-invariant [errata 2.5]."""
     SIZES: ClassVar[dict[str, str]]
-    """Settings of the stream that must equal settings of the turn."""
+    """Settings of the stream that must equal settings of the update."""
 
     path: str | None = None
     """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
 
     def check_stream(self, name: str, recipe: RecipeParts) -> None:
-        """Raise ValueError unless the stream gives what the turn takes."""
+        """Raise ValueError unless the stream gives what the update takes."""
         stream: Any = recipe.streams[name]
         if stream.kind != name:
             raise ValueError(f"streams.{name}.kind={stream.kind!r} where the method takes {name}; use the kind {name!r}")
@@ -136,7 +136,7 @@ class NonLingSettings(MethodConfig):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = False
-    """On: one turn and one optimizer for the weighted sum of all losses (eq. 1). Off: a turn each (Algorithm 1)."""
+    """On: one update and one optimizer for the weighted sum of all losses (eq. 1). Off: an update each (Algorithm 1)."""
 
     @property
     def nonling(self) -> dict[str, ImageConfig | AudioConfig]:
@@ -144,12 +144,12 @@ class NonLingSettings(MethodConfig):
         both = {"image": self.image, "audio": self.audio}
         return {name: stream for name, stream in both.items() if stream is not None}
 
-    def turns(self) -> dict[str, tuple[str, ...]]:
+    def updates(self) -> dict[str, tuple[str, ...]]:
         if self.summed:
-            return named_turns((*self.nonling, "text"))
+            return named_updates((*self.nonling, "text"))
         nonling = [(name,) for name in self.nonling]
         # [errata 2.6] Algorithm 1 begins with the text, the released code with the images.
-        return named_turns(("text",), *nonling) if self.variant == "paper" else named_turns(*nonling, ("text",))
+        return named_updates(("text",), *nonling) if self.variant == "paper" else named_updates(*nonling, ("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return self.text.vectors()
@@ -230,7 +230,7 @@ class NonLingCSE(SimCSE):
         return {"views": self.heads[stream](cls).unflatten(0, views.shape[:2])}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        # In the order of the turn, which is the same on every worker: the losses gather.
+        # In the order of the update, which is the same on every worker: the losses gather.
         out: dict[str, Tensor] = {}
         for name, feature in features.items():
             if name == "text":

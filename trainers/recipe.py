@@ -32,17 +32,17 @@ class GroupOverride(Settings):
     """What one parameter group has differently."""
 
     lr: float | None = Field(None, ge=0)
-    """Learning rate of the group; none: that of the turn."""
+    """Learning rate of the group; none: that of the update."""
     weight_decay: float | None = Field(None, ge=0)
-    """Weight decay of the group; none: that of the turn."""
+    """Weight decay of the group; none: that of the update."""
     schedule: Literal["linear", "cosine", "constant"] | None = None
-    """How the group's rate falls; none: as the turn's."""
+    """How the group's rate falls; none: as the update's."""
     warmup: float | None = Field(None, ge=0)
-    """Steps, or share of them, in which its rate rises; none: those of the turn."""
+    """Steps, or share of them, in which its rate rises; none: those of the update."""
 
 
 class ScheduleConfig(Settings):
-    """What every optimizer of a turn has."""
+    """What every optimizer of an update has."""
 
     lr: float = Field(3e-5, ge=0)
     """Learning rate at the top of the schedule."""
@@ -59,13 +59,13 @@ class ScheduleConfig(Settings):
     """Factor on the rate from each layer of the text transformer to the one below it; the embeddings come last. What is
     behind the transformer has the full rate."""
     max_grad_norm: float | None = Field(1.0, gt=0)
-    """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
+    """Largest norm of the gradient over all parameters of the update; none: not clipped."""
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
 
 
 class OptimConfig(ScheduleConfig):
-    """AdamW and the schedule of one turn."""
+    """AdamW and the schedule of one update."""
 
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's decay rates of the two moments."""
@@ -74,7 +74,7 @@ class OptimConfig(ScheduleConfig):
 
 
 class SGDConfig(ScheduleConfig):
-    """SGD with momentum, and the schedule of one turn."""
+    """SGD with momentum, and the schedule of one update."""
 
     momentum: float = Field(0.9, ge=0, lt=1)
     """Share of the last update that goes on."""
@@ -156,7 +156,7 @@ class RunConfig(Settings):
     max_steps: int | None = Field(None, gt=0)
     """At most this many steps, whatever the epochs say."""
     gradient_accumulation_steps: int = Field(1, gt=0)
-    """Batches per optimizer step, turn by turn."""
+    """Batches per optimizer step, update by update."""
     mini_batch_size: int | None = Field(None, gt=0)
     """Samples that a worker encodes at a time (GradCache), for batches that do not fit; none: all. The losses compare the
     whole batch either way; encoding costs one more forward."""
@@ -248,10 +248,10 @@ FORMER: dict[str, dict[str, str]] = {
 def current_name(path: str) -> str | None:
     """Return the present path of a setting that had this path formerly: ``run.num_workers``; None for other paths."""
     section, _, rest = path.partition(".")
-    *turn, last = rest.split(".")
+    *update, last = rest.split(".")
     for name, former in FORMER.get(section, {}).items():
-        if last == former and len(turn) == (section == "optim"):
-            return ".".join((section, *turn, name))
+        if last == former and len(update) == (section == "optim"):
+            return ".".join((section, *update, name))
     return None
 
 
@@ -260,9 +260,9 @@ def _named_sections(content: Any) -> Iterator[tuple[str, dict[str, Any], dict[st
     for section, names in FORMER.items():
         part = content.get(section)
         parts = part if section == "optim" and isinstance(part, dict) else {None: part}
-        for turn, settings in parts.items():
+        for update, settings in parts.items():
             if isinstance(settings, dict):
-                yield f"{section}.{turn}" if turn else section, settings, names
+                yield f"{section}.{update}" if update else section, settings, names
 
 
 class RecipeError(ValueError):
@@ -289,7 +289,7 @@ class Recipe(Settings):
     encoder: AnyEncoder
     streams: dict[str, AnyStream]
     optim: dict[str, AnyOptim]
-    """One optimizer per turn, by the turn's name (`text`, `image`, `image+text`)."""
+    """One optimizer per update, by the update's name (`text`, `image`, `image+text`)."""
     lead: str = "text"
     """The stream whose passes are the epochs."""
     evaluation: EvaluationConfig = EvaluationConfig()

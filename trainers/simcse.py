@@ -18,7 +18,7 @@ from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutp
 
 
 class SimCSEConfig(MethodConfig):
-    """Settings of SimCSE, and of the text turn of everything built on it."""
+    """Settings of SimCSE, and of the text update of everything built on it."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
 

@@ -14,12 +14,12 @@ GRID = [0.1, 0.25, 0.5]
 
 
 def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, SearchSpace]:
-    """The spaces of the recipes with this sentence loss; NLI brings a stream into the turn, which names the optimizer."""
-    turn = "pairs" if sentences == "captions" else f"pairs+{sentences}"
+    """The spaces of the recipes with this sentence loss; NLI brings a stream into the update, which names the optimizer."""
+    update = "pairs" if sentences == "captions" else f"pairs+{sentences}"
     weights = ("i_cyclic", "c_cyclic", sentences)
     wide: SearchSpace = {
-        f"optim.{turn}.lr": tune.loguniform(1e-6, 3e-3),
-        f"optim.{turn}.weight_decay": tune.loguniform(1e-3, 0.5),
+        f"optim.{update}.lr": tune.loguniform(1e-6, 3e-3),
+        f"optim.{update}.weight_decay": tune.loguniform(1e-3, 0.5),
         **{f"method.{weight}": tune.loguniform(0.01, 2.0) for weight in weights},
         "method.temperature": tune.loguniform(0.02, 0.5),
         "streams.pairs.batch_size": tune.choice([64, 80, 128, 256]),

@@ -24,7 +24,7 @@ from multicse.pipelines.api import prepare
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Window
 from multicse.trainers.recipe import Recipe
 
@@ -72,7 +72,7 @@ def batches(made: Engine, stream: str, count: int) -> list[Batch]:
 
 
 def loops(made: Engine) -> dict[str, Call]:
-    """Return a step of the engine, and one of a bare loop by the name of its turn."""
+    """Return a step of the engine, and one of a bare loop by the name of its update."""
     readers: Any = {name: Preloaded(batches(made, name, 8)) for name in made.recipe.streams}
     window = Window(readers)
     plain = copy.deepcopy(made.method).train()
@@ -82,7 +82,7 @@ def loops(made: Engine) -> dict[str, Call]:
         made.step += 1
         made.method.after_step(made.step)
 
-    def one(streams: tuple[str, ...], update: TurnOptimizer) -> None:
+    def one(streams: tuple[str, ...], update: UpdateOptimizer) -> None:
         losses = plain({name: next(readers[name]) for name in streams}).losses
         torch.stack([plain.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum().backward()
         torch.nn.utils.clip_grad_norm_([p for group in update.optimizer.param_groups for p in group["params"]], 1.0)
@@ -90,9 +90,9 @@ def loops(made: Engine) -> dict[str, Call]:
         update.optimizer.zero_grad(set_to_none=True)
 
     sides: dict[str, Call] = {"engine": ours}
-    for turn, streams in made.recipe.method.turns().items():
-        update = TurnOptimizer(plain, turn, made.recipe.optim[turn], made.steps, "fp32")
-        sides[turn] = partial(one, streams, update)
+    for update, streams in made.recipe.method.updates().items():
+        optimizer = UpdateOptimizer(plain, update, made.recipe.optim[update], made.steps, "fp32")
+        sides[update] = partial(one, streams, optimizer)
     return sides
 
 
@@ -104,7 +104,7 @@ def main(rounds: int = 5) -> None:
         recipe = prepare(visualcse.demo().changed(changes))
         took = race(loops(engine(recipe)), 5 * rounds)
         alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]
-        what = "VisualCSE: the engine's step / a bare text turn and a bare image turn"
+        what = "VisualCSE: the engine's step / a bare text update and a bare image update"
         report("engine", what, ratios(took["engine"], alone), at_most=1.02)
         took = race(loops(engine(text_recipe(place, 64))), rounds)
         what = "SimCSE, batch 64: the engine's step / a bare loop's over batches in memory"

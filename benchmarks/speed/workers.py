@@ -115,7 +115,7 @@ def counted(recipe: Recipe) -> Counter[str]:
     made = engine(recipe.changed({name: max(2, round(size / times)) for name, size in sizes.items()}))
     method, workers = made.method.train(), Collectives()
     with patch.object(gather, "dist", workers), FlopCounterMode(display=False) as operations:
-        for streams in made.recipe.method.turns().values():
+        for streams in made.recipe.method.updates().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
             workers.found["gradients"] += sum(p.nbytes for p in method.parameters() if p.grad is not None)

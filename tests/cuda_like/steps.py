@@ -43,11 +43,11 @@ def made(name: str, pipeline: str, settings: dict[str, Any]) -> Engine:
     return Engine(recipe, host, None)
 
 
-def losses(method: Method, turns: list[dict[str, Batch]]) -> dict[str, float]:
-    """Return the losses of all turns without dropout, and the norm of their gradient."""
+def losses(method: Method, updates: list[dict[str, Batch]]) -> dict[str, float]:
+    """Return the losses of all updates without dropout, and the norm of their gradient."""
     method.eval()
     torch.manual_seed(0)
-    found = [method(batches).losses for batches in turns]
+    found = [method(batches).losses for batches in updates]
     torch.stack([value.float() for values in found for value in values.values()]).sum().backward()
     norm = torch.nn.utils.get_total_norm([p.grad for p in method.parameters() if p.grad is not None])
     method.zero_grad()
@@ -58,16 +58,16 @@ def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[s
     """Yield of each precision what a step did. One before makes what stays for good, such as tables on the device."""
     engine = made(name, pipeline, settings)
     readers = engine._readers()
-    turns = [
+    updates = [
         {stream: readers[stream].on_device(next(readers[stream])) for stream in streams}
-        for streams in engine.recipe.method.turns().values()
+        for streams in engine.recipe.method.updates().values()
     ]
     for reader in readers.values():
         reader.close()
-    alike = [losses(engine.method, turns)]
+    alike = [losses(engine.method, updates)]
     engine.host.device = device.DEVICE
     device.to_device(engine.method)
-    moved = [{stream: batch.to(device.DEVICE) for stream, batch in batches.items()} for batches in turns]
+    moved = [{stream: batch.to(device.DEVICE) for stream, batch in batches.items()} for batches in updates]
     alike.append(losses(engine.method, moved))
     readers, step = engine._readers(), 0
     for precision in precisions:

@@ -97,7 +97,7 @@ def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]
     assert "About." in text and "--recipe" in text and "5e-07" in text  # the values are those of the recipe named
     for name, make in visualcse.RECIPES.items():
         assert f"{name} " in text and (make.__doc__ or "?").splitlines()[0] in text
-    unset = {f"optim.{turn}.groups" for turn in ("image", "text")}  # only in a file
+    unset = {f"optim.{update}.groups" for update in ("image", "text")}  # only in a file
     for path in visualcse.RECIPES["roberta-base"]().flat().keys() - unset:
         assert f"--{path}" in text, path
 

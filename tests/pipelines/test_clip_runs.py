@@ -1,4 +1,4 @@
-"""A dual encoder from shards to registry: several workers, two streams in a turn, captions from class names."""
+"""A dual encoder from shards to registry: several workers, two streams in an update, captions from class names."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def test_numbers(name: str) -> None:
     recipe = (cyclip.RECIPES | clap.RECIPES)[name]()
     holds(recipe, dict.fromkeys((f"method.{loss}" for loss in LOSSES), 0.0) | NUMBERS[name])
     if "clip" in name:
-        ((turn, optim),) = recipe.optim.items()
-        assert turn.split("+") == list(recipe.streams) and optim.model_dump(mode="json") == {
+        ((update, optim),) = recipe.optim.items()
+        assert update.split("+") == list(recipe.streams) and optim.model_dump(mode="json") == {
             **OPTIM,
             "groups": {},
             "layer_decay": 1.0,

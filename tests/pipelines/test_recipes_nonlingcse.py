@@ -37,9 +37,9 @@ RECIPES = {
 
 def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...]) -> dict[str, Any]:
     """Batch and rate of the text; rate and perhaps weight and temperature of images or sounds, 48 at a time."""
-    turns = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper is silent on schedules
+    updates = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper is silent on schedules
     found: dict[str, Any] = {"streams.text.batch_size": text[0], "optim.text.lr": text[1], "run.epochs": epochs}
-    for turn, schedule in turns.items():
+    for update, schedule in updates.items():
         adamw = {
             "schedule": schedule,
             "weight_decay": 0,
@@ -48,7 +48,7 @@ def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...])
             "betas": [0.9, 0.999],
             "eps": 1e-8,
         }
-        found |= {f"optim.{turn}.{name}": value for name, value in adamw.items()}
+        found |= {f"optim.{update}.{name}": value for name, value in adamw.items()}
     for stream, numbers in others.items():
         names = (f"optim.{stream}.lr", f"method.{stream}.weight", f"method.{stream}.temperature")
         found |= dict(zip(names, numbers, strict=False)) | {f"streams.{stream}.batch_size": 48}

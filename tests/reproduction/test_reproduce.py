@@ -217,7 +217,7 @@ def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatc
     recipe, tried = visualcse.demo(), []
 
     def scored(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
-        rates = tuple(candidate.flat()[f"optim.{turn}.lr"] for turn in ("text", "image"))
+        rates = tuple(candidate.flat()[f"optim.{update}.lr"] for update in ("text", "image"))
         tried.append((seed, output.name, rates))
         return {"best_score": {5e-5: 40.0, 5e-4: 42.0, 1e-3: 41.0}[round(rates[0], 8)]}
 

@@ -60,7 +60,7 @@ def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
     place = shards(tmp_path / "pairs", {"wav" if audio else "png": b"", "txt": b"a"})
     pairs: Any = AudioTextStream if audio else ImageTextStream
     streams: dict[str, Any] = {"pairs": pairs(shards=place, batch_size=2, max_length=24, input=config.tower.input)}
-    (wanted,) = config.turns().values()
+    (wanted,) = config.updates().values()
     for name in wanted[1:]:
         streams[name] = TextStream(shards=shards(tmp_path / name, {"txt": b"a"}), batch_size=2, max_length=24)
     return Recipe(

@@ -91,7 +91,7 @@ def _batches(config: MethodConfig, supervised: bool) -> dict[str, Batch]:
         "nli": tiny_encoder.text_batch(ROWS, views=3, seed=4),
         "nli_sentences": tiny_encoder.text_batch(ROWS // 2, seed=5),
     }
-    wanted = {name for turn in config.turns().values() for name in turn}
+    wanted = {name for update in config.updates().values() for name in update}
     return {
         name: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in batch.tensors.items()})
         for name, batch in everything.items()
@@ -122,24 +122,24 @@ def _sum(method: Method, output: StepOutput) -> Tensor:
 
 
 def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
-    """Two steps of all turns, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per turn."""
+    """Two steps of all updates, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per update."""
     method, batches = _made(name, METHODS[name])
-    turns = [*METHODS[name].turns().values()]
+    updates = [*METHODS[name].updates().values()]
     model: nn.Module = method
     if shared:
         shard(method, torch.device("cpu"))
     elif world_size() > 1 and chunk is None:
-        model = DistributedDataParallel(method, find_unused_parameters=len(turns) > 1, broadcast_buffers=False)
+        model = DistributedDataParallel(method, find_unused_parameters=len(updates) > 1, broadcast_buffers=False)
 
     def backward(output: StepOutput) -> None:
         _sum(method, output).backward()
 
     groups = [{"params": params} for params in split_sharded(list(method.parameters())) if params]
-    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in turns]
+    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in updates]
     results: dict[str, Tensor] = {}
     for step in range(2):
-        for turn, optimizer in zip(turns, optimizers, strict=True):
-            given = {stream: batches[stream] for stream in turn}
+        for update, optimizer in zip(updates, optimizers, strict=True):
+            given = {stream: batches[stream] for stream in update}
             if chunk is None:
                 backward(out := full_tensors(model(given)))
             else:
@@ -148,7 +148,7 @@ def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
                 average(split_sharded([p.grad for p in method.parameters() if p.grad is not None])[0])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
-            results |= {f"{name}/{step}/{turn}/grad/{part}": full_tensors(grad).clone() for part, grad in grads.items()}
+            results |= {f"{name}/{step}/{update}/grad/{part}": full_tensors(grad).clone() for part, grad in grads.items()}
             clip_gradients([p for p in method.parameters() if p.grad is not None], 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -248,12 +248,12 @@ def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precisio
     def cached(given: dict[str, Batch]) -> None:
         cached_backward(method, given, CHUNK, lambda output: (1024 * _sum(method, output)).backward(), autocast)
 
-    for turn in config.turns().values():
+    for update in config.updates().values():
         found = []
         for way in (one_graph, cached):
             torch.manual_seed(3)
             method.zero_grad(set_to_none=True)
-            way({stream: batches[stream] for stream in turn})
+            way({stream: batches[stream] for stream in update})
             gradients = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
             found.append((gradients, torch.get_rng_state()))
         (wanted, after), (gradients, state) = found

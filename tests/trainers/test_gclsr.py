@@ -16,7 +16,7 @@ from multicse.data.streams.text import EDATextStream
 from multicse.pipelines import gclsr as recipes
 from multicse.pipelines import simcse
 from multicse.trainers.engine.checks import check_settings
-from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
 from multicse.trainers.recipe import GroupOverride, Recipe, SGDConfig, WordEncoderConfig
 from tests.models import tiny_encoder
@@ -120,7 +120,7 @@ def test_sgd_equals_its_definition() -> None:
     groups = {"predictor": GroupOverride(lr=1.0, schedule="constant", warmup=0)}
     momentum = {"momentum": 0.9, "momentum_after_warmup": 0.5, "nesterov": True}
     config = SGDConfig(lr=0.1, **momentum, weight_decay=0.01, warmup=2, max_grad_norm=None, groups=groups)
-    turn = TurnOptimizer(made, "text", config, 6, "fp32")
+    update = UpdateOptimizer(made, "text", config, 6, "fp32")
     weights = {name: p.detach().clone().double() for name, p in made.named_parameters()}
     speeds = {name: torch.zeros_like(w) for name, w in weights.items()}
     for step in range(6):
@@ -133,25 +133,27 @@ def test_sgd_equals_its_definition() -> None:
             g = p.grad.double() + 0.01 * weights[name]
             speeds[name] = g if step == 0 else m * speeds[name] + g
             weights[name] = weights[name] - lr * (g + m * speeds[name])
-        turn.clip()
-        turn.update()
+        update.clip()
+        update.update()
     for name, p in made.named_parameters():
         assert torch.allclose(p.double(), weights[name], atol=1e-5), name
 
 
 def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
     """fp16: the scaler skips the step; torch's fused SGD would take what memory holds for the momentum of the next."""
-    made, turn = method(), None
-    turn = TurnOptimizer(made, "text", SGDConfig(lr=1.0, momentum=0.9, max_grad_norm=None, schedule="constant"), 4, "fp16")
-    turn.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    made, update = method(), None
+    update = UpdateOptimizer(
+        made, "text", SGDConfig(lr=1.0, momentum=0.9, max_grad_norm=None, schedule="constant"), 4, "fp16"
+    )
+    update.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = [p.detach().clone() for p in made.parameters()]
     for value in (math.inf, 1.0):
-        turn.scaler.scale(torch.zeros(()))  # makes the scale
+        update.scaler.scale(torch.zeros(()))  # makes the scale
         for p in made.parameters():
             p.grad = torch.full_like(p, value)
-        turn.clip()
-        turn.update()
-        turn.scaler.update(1.0)
+        update.clip()
+        update.update()
+        update.scaler.update(1.0)
     for old, p in zip(before, made.parameters(), strict=True):
         assert torch.allclose(p, old - 1)
 

@@ -146,14 +146,14 @@ def test_losses_of_the_paper_are_sums() -> None:
             assert found[name].item() == pytest.approx(printed(views[name], temperature), rel=1e-4)
 
 
-def test_turns() -> None:
+def test_updates() -> None:
     """[errata 2.6] Algorithm 1 has the text first, the released code the images; eq. 1 sums (2.5)."""
-    assert [*VisualCSEConfig().turns().values()] == [("image",), ("text",)]
-    assert [*VisualCSEConfig(variant="released").turns().values()] == [("image",), ("text",)]
-    assert [*VisualCSEConfig(variant="paper").turns().values()] == [("text",), ("image",)]
-    assert [*AudioCSEConfig().turns().values()] == [("audio",), ("text",)]
-    assert [*NonLingCSEConfig().turns().values()] == [("image",), ("audio",), ("text",)]
-    assert [*NonLingCSEConfig(summed=True).turns().values()] == [("image", "audio", "text")]
+    assert [*VisualCSEConfig().updates().values()] == [("image",), ("text",)]
+    assert [*VisualCSEConfig(variant="released").updates().values()] == [("image",), ("text",)]
+    assert [*VisualCSEConfig(variant="paper").updates().values()] == [("text",), ("image",)]
+    assert [*AudioCSEConfig().updates().values()] == [("audio",), ("text",)]
+    assert [*NonLingCSEConfig().updates().values()] == [("image",), ("audio",), ("text",)]
+    assert [*NonLingCSEConfig(summed=True).updates().values()] == [("image", "audio", "text")]
     method = nonling(VisualCSEConfig(image=IMAGE, summed=True))
     batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(4)}
     assert list(method(batches).losses) == ["image", "text"]
@@ -172,9 +172,9 @@ def _change_after_one_step(summed: bool, weight: float) -> Tensor:
         "text": tiny_encoder.text_batch(4),
     }
     before = torch.cat([p.detach().flatten() for p in method.sentence_encoder.model.encoder.parameters()])
-    for turn in config.turns().values():
+    for update in config.updates().values():
         optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0, eps=1e-30)
-        out = method({name: batches[name] for name in turn}).losses
+        out = method({name: batches[name] for name in update}).losses
         sum(method.loss_weights.get(name, 1.0) * loss for name, loss in out.items()).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -34,7 +34,7 @@ def made(**settings: Any) -> MultiCSE:
 
 
 def out(method: MultiCSE) -> dict[str, Tensor]:
-    return method({name: BATCHES[name] for name in next(iter(method.config.turns().values()))}).losses
+    return method({name: BATCHES[name] for name in next(iter(method.config.updates().values()))}).losses
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

@@ -19,10 +19,10 @@ SPACES = every()
 
 
 def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
-    """The spaces for a recipe: of those for NLI sentences the ones whose stream it has, of MultiCSE's those of its turn."""
+    """Return the spaces for a recipe: NLI spaces only for streams that it has, MultiCSE spaces only for its update."""
     if pipeline == "multicse":
-        (turn,) = recipe.method.turns()
-        own = {name: space for name, space in SPACES[pipeline].items() if f"optim.{turn}.lr" in space}
+        (update,) = recipe.method.updates()
+        own = {name: space for name, space in SPACES[pipeline].items() if f"optim.{update}.lr" in space}
         return {name: space for name, space in own.items() if name != "synonyms" or recipe.streams["text"].kind == "triplet"}
     streams = [f"{name.replace('_', '-')}-" for name in recipe.streams if name.startswith("nli")]
     return {

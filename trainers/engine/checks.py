@@ -1,7 +1,7 @@
 """What is wrong with a recipe, found on the driver before any cluster resource is taken.
 
 Each part of a recipe knows its own rules (`MethodConfig.check`, `StreamConfig.check`, `AnyEncoderConfig.read`); here they
-are asked one after the other, and what concerns the whole is checked: turns, sizes, tasks, resources, storage.
+are asked one after the other, and what concerns the whole is checked: updates, sizes, tasks, resources, storage.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def _check_sent(recipe: Recipe) -> None:
 
 def check_settings(recipe: Recipe) -> None:
     """Raise RecipeError for settings that contradict each other; the part of `check` that reads no file."""
-    _check_turns(recipe)
+    _check_updates(recipe)
     if recipe.encoder.kind != recipe.method.encoder_kind:
         raise RecipeError(
             f"encoder: method {recipe.method.name!r} trains a {recipe.method.encoder_kind} encoder, and this is a "
@@ -255,9 +255,9 @@ def _named(prefix: str = "") -> Iterator[None]:
         raise RecipeError(f"{prefix}{error}") from None
 
 
-def _check_turns(recipe: Recipe) -> None:
-    turns = recipe.method.turns()
-    wanted = {stream for streams in turns.values() for stream in streams}
+def _check_updates(recipe: Recipe) -> None:
+    updates = recipe.method.updates()
+    wanted = {stream for streams in updates.values() for stream in streams}
     if missing := wanted - set(recipe.streams):
         raise RecipeError(
             f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; streams has {sorted(recipe.streams)}. "
@@ -265,12 +265,12 @@ def _check_turns(recipe: Recipe) -> None:
         )
     if spare := set(recipe.streams) - wanted:
         raise RecipeError(
-            f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(turns)}); remove it"
+            f"streams.{sorted(spare)[0]} is used by no update of {recipe.method.name!r} ({list(updates)}); remove it"
         )
-    if absent := set(turns) - set(recipe.optim):
-        raise RecipeError(f"optim has {sorted(recipe.optim)}; every turn has its optimizer: add optim.{sorted(absent)[0]}")
-    if unused := set(recipe.optim) - set(turns):
-        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(turns)}. Remove it.")
+    if absent := set(updates) - set(recipe.optim):
+        raise RecipeError(f"optim has {sorted(recipe.optim)}; every update has its optimizer: add optim.{sorted(absent)[0]}")
+    if unused := set(recipe.optim) - set(updates):
+        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no update; the updates are {list(updates)}. Remove it.")
     if recipe.lead not in recipe.streams:
         raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
 

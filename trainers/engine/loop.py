@@ -1,4 +1,4 @@
-"""The one training loop: turns, precision, clipping, schedules, evaluation, checkpoint and resume, for every method."""
+"""The one training loop: updates, precision, clipping, schedules, evaluation, checkpoint and resume, for every method."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Engine:
                 step=self.step * recipe.run.gradient_accumulation_steps,
             )
             for name, config in recipe.streams.items()
-            if any(name in streams for streams in self.recipe.method.turns().values())
+            if any(name in streams for streams in self.recipe.method.updates().values())
         }
 
     def _evaluate(self) -> bool:
@@ -285,8 +285,8 @@ class Engine:
             reader.skipped = []
             counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)  # whose mean is the total
         values = mean_over_ranks(window.means() | counts, self.host)
-        turns = self.recipe.method.turns().values()
-        batches = sum(self.recipe.streams[name].batch_size for streams in turns for name in streams)
+        updates = self.recipe.method.updates().values()
+        batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
         speed = window.steps * self.recipe.run.gradient_accumulation_steps * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
             "time/samples_per_second": speed,
@@ -321,7 +321,7 @@ class Engine:
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
             "windows": windows,
-            "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.stepper.optimizers.items()},
+            "optimizers": {update: optimizer.state_dict() for update, optimizer in self.stepper.optimizers.items()},
         }
         weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.best}
         if self.average is not None:
@@ -350,8 +350,8 @@ class Engine:
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
-        for turn, optimizer in self.stepper.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][turn])
+        for update, optimizer in self.stepper.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][update])
         positions, world = state["positions"], self.host.world_size
         if len(positions) == world:
             self.positions |= positions[self.host.rank]

@@ -1,4 +1,4 @@
-"""The optimizer of one turn: AdamW or SGD with its own schedule, loss scaling and clipping."""
+"""The optimizer of one update: AdamW or SGD with its own schedule, loss scaling and clipping."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[t
     return sorted(found.items())
 
 
-class TurnOptimizer:
-    """Optimizer, schedule, scaler and clipping of one turn.
+class UpdateOptimizer:
+    """Optimizer, schedule, scaler and clipping of one update.
 
     The learning rate of an update is that of the schedule at the number of updates before it. With fp16 an update whose
     gradient overflows is skipped and not counted. Since only the device knows it in time, the count is on the device, and so
     are the learning rates of all steps.
     """
 
-    def __init__(self, method: Method, turn: str, config: OptimConfig | SGDConfig, steps: int, precision: str) -> None:
-        groups = method.param_groups(turn)
+    def __init__(self, method: Method, update: str, config: OptimConfig | SGDConfig, steps: int, precision: str) -> None:
+        groups = method.param_groups(update)
         if unknown := set(config.groups) - set(groups):
-            raise ValueError(f"optim.{turn}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
+            raise ValueError(f"optim.{update}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
         settings = []
         self.schedules: list[tuple[Schedule, float | None]] = []
         """Kind and warm-up of each parameter group."""

@@ -1,4 +1,4 @@
-"""One step of a run: every turn's losses, gradients and update. The host never waits for the device in it."""
+"""One step of a run: every update's losses, gradients and update. The host never waits for the device in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multicse.data.order import seed_of
 from multicse.data.stream import Reader
 from multicse.data.streams.base import Batch
 from multicse.trainers.engine.hosts import Host, from_all_ranks
-from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.sharding import full_tensors, reduce_gradients, sharded_layers, split_sharded
 from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
@@ -47,7 +47,7 @@ class NonFiniteLoss(FloatingPointError):
 
 
 class Stepper:
-    """Carries out the steps of one rank; `optimizers` has one of every turn."""
+    """Carries out the steps of one rank; `optimizers` has one of every update."""
 
     def __init__(self, recipe: Recipe, method: Method, host: Host, steps: int) -> None:
         run = recipe.run
@@ -61,19 +61,20 @@ class Stepper:
         one_backward = run.mini_batch_size is None and not run.sharded
         self.parallel = host.world_size > 1 and one_backward and host.device.type in DDP_DEVICES
         self.models: dict[str, DistributedDataParallel] = {}
-        """DDP of every turn, of the parameters that it trains, after its first step."""
+        """DDP of every update, of the parameters that it trains, after its first step."""
         self.trained: dict[str, list[str]] = {}
         """Names of these parameters."""
         self.optimizers = {
-            turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.method.turns()
+            update: UpdateOptimizer(method, update, recipe.optim[update], steps, run.precision)
+            for update in recipe.method.updates()
         }
         names = {parameter: name for name, parameter in method.named_parameters()}
-        self.named = {turn: {names[p]: p for p in optimizer.parameters} for turn, optimizer in self.optimizers.items()}
+        self.named = {update: {names[p]: p for p in optimizer.parameters} for update, optimizer in self.optimizers.items()}
         self.layers = sharded_layers(method)
         self.watch = Watch(host.device)
 
     def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
-        """All turns once; what is measured goes to the window. Random numbers depend on (seed, rank, step) alone, so that a
+        """Run all updates once and add measurements to the window. Random numbers depend on (seed, rank, step), so that a
         resumed run repeats them.
 
         After a loss that is not finite nothing is updated. On a CPU it raises NonFiniteLoss; a GPU would have to be waited
@@ -83,40 +84,40 @@ class Stepper:
         window.steps += 1
         self.method.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
-        for turn, streams in self.recipe.method.turns().items():
-            optimizer = self.optimizers[turn]
-            self.method.zero_grad()  # of parameters that only another turn's optimizer has
+        for update, streams in self.recipe.method.updates().items():
+            optimizer = self.optimizers[update]
+            self.method.zero_grad()  # of parameters that only another update's optimizer has
             for part in range(run.gradient_accumulation_steps):
                 batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
-                output = self._backward(turn, batches, last=part == run.gradient_accumulation_steps - 1)
-                seen = Seen(step, turn, {name: batch.keys[:8] for name, batch in batches.items()})
+                output = self._backward(update, batches, last=part == run.gradient_accumulation_steps - 1)
+                seen = Seen(step, update, {name: batch.keys[:8] for name, batch in batches.items()})
                 watch.add(seen, output.losses)
                 window.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
             if host.world_size > 1:
-                self._average(turn)
+                self._average(update)
             norm = optimizer.clip()
             if optimizer.scaling:  # an update that overflows is skipped, and the next ones have a smaller scale
                 norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` leaves it out
             else:
                 watch.add(seen, {"gradient": norm})
-            window.add({f"{name}/{turn}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
-            window.add({f"lr/{turn}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
+            window.add({f"{name}/{update}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
+            window.add({f"lr/{update}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
             optimizer.update(watch.broken)
         if host.device.type == "cpu":
             watch.check()
 
-    def _backward(self, turn: str, batches: dict[str, Batch], last: bool) -> StepOutput:
-        """The losses of a turn, and their gradients added to the parameters'; with DDP and shared layers they are those of
+    def _backward(self, update: str, batches: dict[str, Batch], last: bool) -> StepOutput:
+        """Compute the losses of an update and add their gradients; with DDP and shared layers they are the gradients of
         all workers after the `last` batch."""
         chunk, weights = self.recipe.run.mini_batch_size, self.method.loss_weights
 
         def backward(output: StepOutput) -> None:
             loss = torch.stack([weights.get(name, 1.0) * value.float() for name, value in output.losses.items()]).sum()
-            self.optimizers[turn].backward(loss / self.recipe.run.gradient_accumulation_steps)
+            self.optimizers[update].backward(loss / self.recipe.run.gradient_accumulation_steps)
 
         if chunk is not None and any(len(batch) > chunk for batch in batches.values()):
             return cached_backward(self.method, batches, chunk, backward, self.autocast, last)
-        model = self.models.get(turn)
+        model = self.models.get(update)
         reduce_gradients(self.layers, last)
         with contextlib.nullcontext() if model is None or last else model.no_sync():
             with self.autocast():
@@ -124,34 +125,34 @@ class Stepper:
             backward(output)
         return output
 
-    def _average(self, turn: str) -> None:
-        """Average the gradients of a turn over the workers, unless DDP does.
+    def _average(self, update: str) -> None:
+        """Average the gradients of an update over the workers, unless DDP does.
 
-        The parameters that a turn trains are those that have a gradient after its first step, as in every later one. DDP of
+        The parameters that an update trains are those with a gradient after its first step, as in every later one. DDP of
         these alone neither looks for others in every step nor exchanges zeros for them.
 
         Raises:
             ValueError: If a step or a worker trains other parameters.
         """
-        found = [name for name, parameter in self.named[turn].items() if parameter.grad is not None]
-        if turn not in self.trained:
-            self.trained[turn] = found
+        found = [name for name, parameter in self.named[update].items() if parameter.grad is not None]
+        if update not in self.trained:
+            self.trained[update] = found
             everyone = from_all_ranks(found, self.host)
         else:
-            everyone = [self.trained[turn], found]
+            everyone = [self.trained[update], found]
         if differing := {name for names in everyone for name in {*found} ^ {*names}}:
             raise ValueError(
-                f"turn {turn!r} of method {self.recipe.method.name!r} gives {sorted(differing)[0]} a gradient on some "
-                "workers or in some steps only, which workers cannot average; let a loss of the turn always depend on it "
+                f"update {update!r} of method {self.recipe.method.name!r} gives {sorted(differing)[0]} a gradient on some "
+                "workers or in some steps only, which workers cannot average; let a loss of the update always depend on it "
                 "(add 0 * parameter.sum()), or set run.num_workers to 1"
             )
-        if turn in self.models:
+        if update in self.models:
             return
-        parameters = [self.named[turn][name] for name in found]
+        parameters = [self.named[update][name] for name in found]
         average(split_sharded([p.grad for p in parameters])[0])
         if self.parallel:
             device = self.host.device
-            self.models[turn] = DistributedDataParallel(
+            self.models[update] = DistributedDataParallel(
                 Trained(self.method, parameters), device_ids=[device] if device.type == "cuda" else None
             )
 
@@ -176,10 +177,10 @@ class Trained(nn.Module):
 
 
 class Seen(NamedTuple):
-    """Where a loss comes from: step, turn, and of every stream the first samples."""
+    """Where a loss comes from: step, update, and of every stream the first samples."""
 
     step: int
-    turn: str
+    update: str
     keys: dict[str, list[str]]
 
 
@@ -211,8 +212,8 @@ def _raise(seen: Seen, values: dict[str, float]) -> None:
     what = "gradient, though this worker's loss is finite," if "gradient" in bad else f"loss {bad}"
     keys = "; ".join(f"stream {name!r}: {', '.join(first)}" for name, first in seen.keys.items())
     raise NonFiniteLoss(
-        f"step {seen.step}, turn {seen.turn!r}: {what} is not finite. Samples of the batch (first 8): {keys}. "
-        f"Lower optim.{seen.turn}.lr, set optim.{seen.turn}.max_grad_norm, or use run.precision fp32 or bf16."
+        f"step {seen.step}, update {seen.update!r}: {what} is not finite. Samples of the batch (first 8): {keys}. "
+        f"Lower optim.{seen.update}.lr, set optim.{seen.update}.max_grad_norm, or use run.precision fp32 or bf16."
     )
 
 
@@ -237,8 +238,8 @@ def cached_backward(
     autocast: Callable[[], AbstractContextManager[Any]],
     last: bool = True,
 ) -> StepOutput:
-    """Losses of a turn, and their gradients added to those of the parameters, with the activations of `chunk` samples at a
-    time.
+    """Losses of an update, and their gradients added to the gradients of the parameters, with activations of `chunk`
+    samples at a time.
 
     Every chunk is encoded without a graph; `backward` takes the losses of all features back to these, and to the parameters
     that the losses use themselves; then every chunk is encoded again, with the random numbers that it had, and its

@@ -123,8 +123,8 @@ def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch
 
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
     frozen = recipe
-    for turn in ("text", "image", "audio"):
-        frozen = frozen.replace(f"optim.{turn}.lr", 0.0)
+    for update in ("text", "image", "audio"):
+        frozen = frozen.replace(f"optim.{update}.lr", 0.0)
     _, result, _ = run(frozen.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2))
     assert result["steps"] == 2 and result["best_step"] == 0
 
@@ -176,8 +176,8 @@ def test_the_untrained_weights_may_not_be_chosen(
 def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_path: Path) -> None:
     """Without dropout and at rate 0, an accumulated step is the mean of the two single steps on the same batches."""
     resting = still(recipe)
-    for turn in ("text", "image", "audio"):
-        resting = resting.replace(f"optim.{turn}.lr", 0.0)
+    for update in ("text", "image", "audio"):
+        resting = resting.replace(f"optim.{update}.lr", 0.0)
     single, _, _ = run(resting.replace("run.output_dir", str(tmp_path / "single")))
     double, _, _ = run(resting.replace("run.gradient_accumulation_steps", 2).replace("run.max_steps", 3))
     for step in (1, 2, 3):
@@ -206,7 +206,7 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monk
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
-    """Neither those of its turn nor those of the turns behind it; turn, stream and samples are named."""
+    """Neither those of its update nor those of the updates behind it; update, stream and samples are named."""
     made = engine(recipe, Memory())
     losses, before = made.method.losses, dict[str, torch.Tensor]()
 
@@ -221,7 +221,9 @@ def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> Non
         return StepOutput({"image": image + (image - image.detach()).sqrt()})
 
     made.method.losses = broken  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}.*stream 'image': .*train-000000.*optim.image.lr"):
+    with pytest.raises(
+        NonFiniteLoss, match=f"step 2, update 'image': {what}.*stream 'image': .*train-000000.*optim.image.lr"
+    ):
         made.run()
     for name, tensor in made.method.state_dict().items():
         assert torch.equal(tensor, before[name]), name

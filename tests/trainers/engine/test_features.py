@@ -22,7 +22,7 @@ from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
 from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.engine.export import write_export
-from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
@@ -178,7 +178,7 @@ def test_layer_wise_rates_fall_from_layer_to_layer(short: Recipe) -> None:
     """Against names: the head has the rate, the last layer a decay less, and so on down to the embeddings."""
     method = build_method(short.replace("method.head", "mlp"))
     config = OptimConfig(lr=1.0, layer_decay=0.5, schedule="constant")
-    optimizer = TurnOptimizer(method, "text", config, 10, "fp32")
+    optimizer = UpdateOptimizer(method, "text", config, 10, "fp32")
     names = {parameter: name for name, parameter in method.named_parameters()}
     wanted = {".head.": 1.0, ".layer.1.": 0.5, ".layer.0.": 0.25, ".embeddings.": 0.125}
     found = {names[p]: group["lr"] for group in optimizer.optimizer.param_groups for p in group["params"]}

@@ -1,4 +1,4 @@
-"""Two workers: DDP of the parameters of each turn, and a stop in the same step."""
+"""Two workers: DDP of the parameters of each update, and a stop in the same step."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Searching(Stepper):
         found = DistributedDataParallel(self.method, broadcast_buffers=False, find_unused_parameters=True)
         self.models = dict.fromkeys(self.optimizers, found)
 
-    def _average(self, turn: str) -> None:
+    def _average(self, update: str) -> None:
         """DDP does."""
 
 
-def _turns(recipe: Recipe, folder: str) -> None:
-    """The same weights, without a search and with the parameters of a turn alone."""
+def _updates(recipe: Recipe, folder: str) -> None:
+    """The same weights, without a search and with the parameters of an update alone."""
     made = {}
     for name, kind in {"known": Stepper, "searching": Searching}.items():
         with patch("multicse.trainers.engine.loop.Stepper", kind), patch.object(step, "DDP_DEVICES", ("cpu",)):
@@ -41,8 +41,8 @@ def _turns(recipe: Recipe, folder: str) -> None:
     same_weights(made["known"].method, made["searching"].method)
     stepper = made["known"].stepper
     assert stepper.models.keys() == {"image", "audio", "text"}
-    for turn, model in stepper.models.items():
-        trained = {id(made["known"].method.get_parameter(name)) for name in stepper.trained[turn]}
+    for update, model in stepper.models.items():
+        trained = {id(made["known"].method.get_parameter(name)) for name in stepper.trained[update]}
         assert {id(parameter) for parameter in model.parameters()} == trained
         assert not model.find_unused_parameters
     assert not any("word_embeddings" in name or "patches.audio" in name for name in stepper.trained["image"])
@@ -51,7 +51,7 @@ def _turns(recipe: Recipe, folder: str) -> None:
 
 
 def _changing(recipe: Recipe, folder: str) -> None:
-    """A turn that trains a parameter in some steps only is refused."""
+    """An update that trains a parameter in some steps only is refused."""
     encode = NonLingCSE.encode
 
     def sometimes(method: NonLingCSE, stream: str, batch: Any) -> Any:
@@ -62,7 +62,7 @@ def _changing(recipe: Recipe, folder: str) -> None:
 
     with (
         patch.object(NonLingCSE, "encode", sometimes),
-        pytest.raises(ValueError, match=r"turn 'image' of method 'nonling' gives heads\.audio.* a gradient"),
+        pytest.raises(ValueError, match=r"update 'image' of method 'nonling' gives heads\.audio.* a gradient"),
     ):
         run(recipe.replace("run.output_dir", f"{folder}/changing"))
 
@@ -82,7 +82,7 @@ def _stop(rank: int) -> None:
 def _worker(rank: int, folder: str) -> None:
     LocalHost.rank, LocalHost.world_size = rank, 2
     recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
-    _turns(recipe, f"{folder}/{rank}")
+    _updates(recipe, f"{folder}/{rank}")
     _changing(recipe, f"{folder}/{rank}")
     _stop(rank)
 

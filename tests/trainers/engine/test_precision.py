@@ -12,7 +12,7 @@ import torch
 
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.optim import TurnOptimizer, schedule_factor
+from multicse.trainers.engine.optim import UpdateOptimizer, schedule_factor
 from multicse.trainers.engine.output import store_of
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import OptimConfig, Recipe, SGDConfig
@@ -77,7 +77,7 @@ def test_fp16_skips_an_update_that_overflows_and_does_not_count_it(config: Optim
     """Against torch's own optimizer and schedule, which see the other gradients only; stopped and resumed on the way."""
     scales = [1.0, torch.inf, 1.0, 1.0, torch.nan, 1.0, 1.0] if config is ADAMW else [torch.inf, 1.0, 1.0, torch.inf, 1.0]
     ours, theirs = Small(), Small()
-    made = TurnOptimizer(ours, "text", config, 8, "fp16")
+    made = UpdateOptimizer(ours, "text", config, 8, "fp16")
     groups: list[dict[str, Any]] = [{"params": [theirs.linear.weight], "weight_decay": 0.1}]
     groups.append({"params": [theirs.linear.bias], "weight_decay": 0.0})
     plain: Any = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
@@ -102,7 +102,7 @@ def test_fp16_skips_an_update_that_overflows_and_does_not_count_it(config: Optim
             torch.testing.assert_close(mine, other)
         if number == 2:
             state = made.state_dict()
-            made = TurnOptimizer(ours, "text", config, 8, "fp16")
+            made = UpdateOptimizer(ours, "text", config, 8, "fp16")
             made.load_state_dict(state)
 
 
@@ -110,16 +110,16 @@ def test_a_skipped_update_is_logged_and_not_in_the_mean_norm(recipe: Recipe) -> 
     """Of six updates the second and the third overflow."""
     text = text_only(recipe).changed({"run.precision": "fp16", "run.logging_steps": 6})
     norms: list[float] = []
-    clip, scale = TurnOptimizer.clip, torch.amp.GradScaler.scale
+    clip, scale = UpdateOptimizer.clip, torch.amp.GradScaler.scale
 
-    def spied(made: TurnOptimizer) -> torch.Tensor:
+    def spied(made: UpdateOptimizer) -> torch.Tensor:
         norms.append(float(norm := clip(made)))
         return norm
 
     def overflows(scaler: Any, loss: Any) -> Any:
         return scale(scaler, loss) * (torch.inf if len(norms) in (1, 2) and loss.requires_grad else 1.0)
 
-    with patch.object(TurnOptimizer, "clip", spied), patch.object(torch.amp.GradScaler, "scale", overflows):
+    with patch.object(UpdateOptimizer, "clip", spied), patch.object(torch.amp.GradScaler, "scale", overflows):
         memory, _, _ = run(text)
     found = memory.values[6]
     assert found["train/grad_norm/text"] == pytest.approx(np.mean([norms[0], *norms[3:]]))

@@ -33,8 +33,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def _recipes(recipe: Recipe) -> dict[str, Recipe]:
     made = {}
-    for turn in recipe.optim:  # Adam makes steps of rounding errors, where a gradient is 0 but for these
-        recipe = recipe.replace(f"optim.{turn}.eps", 0.01)
+    for update in recipe.optim:  # Adam makes steps of rounding errors, where a gradient is 0 but for these
+        recipe = recipe.replace(f"optim.{update}.eps", 0.01)
     for name, changes in CASES.items():
         made[name] = recipe
         for path, value in changes.items():

@@ -1,4 +1,4 @@
-# The image of rayjob.yaml: that of cluster.yaml, with the libraries and the code. See docs/cluster.md.
+# The image of rayjob.yaml: that of cluster.yaml, with the libraries and the code. See docs/how-to/cluster.md.
 FROM rayproject/ray:2.60.0-py311-cu128
 
 # Made before WORKDIR, which would make it root's: the install and the runs write here.
@@ -14,7 +14,7 @@ COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
 COPY --chown=ray:users reproduction reproduction
 COPY --chown=ray:users models models
-# Reading processes are kept on nodes with fewer CPUs than processes (docs/cluster.md).
+# Reading processes are kept on nodes with fewer CPUs than processes (docs/how-to/cluster.md).
 ENV RAY_num_workers_soft_limit=64
 # Its wheels of torch come before PyPI's. They bring CUDA's libraries along and need a driver for that CUDA (13.0: 580 or
 # later). Other drivers: cu126; without a GPU: cpu.

@@ -66,7 +66,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The rows of docs/performance.md.
+# The rows of docs/results/performance.md.
 bench: $(STAMP)
 	for name in floor road engine workers; do $(BIN)/python -m benchmarks.speed.$$name || exit 1; done
 

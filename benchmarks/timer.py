@@ -1,4 +1,4 @@
-"""Time the sides of a benchmark in alternation, and print their ratio as a row of docs/performance.md.
+"""Time the sides of a benchmark in alternation, and print their ratio as a row of docs/results/performance.md.
 
 On a CPU processor time counts, since other programs may use the machine; on a GPU wall time does.
 """
@@ -89,7 +89,7 @@ def report(
     unit: str = "",
     why: str = "",
 ) -> None:
-    """Print a target as a row of docs/performance.md.
+    """Print a target as a row of docs/results/performance.md.
 
     Args:
         area: Section of the page.

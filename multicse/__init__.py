@@ -1,4 +1,4 @@
-"""Contrastive sentence embeddings; the Python API is described in docs/python.md.
+"""Contrastive sentence embeddings; the Python API is described in docs/reference/python.md.
 
 The functions below are imported when they are first used. Packages are imported by name: ``multicse.PACKAGE.MODULE``.
 """

@@ -117,7 +117,9 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
     """The recipe to change, and the encoder's configuration. Raises RecipeError where files and streams do not match."""
     demo = recipes[next(iter(recipes))]()
     if not takes_files(recipes):
-        raise RecipeError(f"{demo.paper} has no 'mine': it takes more than files of one kind each; see docs/data.md, Pack")
+        raise RecipeError(
+            f"{demo.paper} has no 'mine': it takes more than files of one kind each; see docs/how-to/data.md, Pack"
+        )
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "name a folder of files"
@@ -207,7 +209,7 @@ def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[C
     if Path(model).name == ENGLISH and pieces > FOREIGN:
         print(
             f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
-            "Name one of their language by --model, or make one: docs/new-language.md"
+            "Name one of their language by --model, or make one: docs/tutorials/new-language.md"
         )
     beside = encoder.tokens_beside
     most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + beside) // 8) * 8

@@ -18,7 +18,7 @@ from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfi
 def small() -> Recipe:
     """A new BERT of 2 layers and 192 dimensions with 8,000 word pieces; give --streams.text.shards.
 
-    Rate and length are those of the encoder that this project ships (docs/log.md): high rates cost lexical signal.
+    Rate and length are those of the encoder that this project ships (docs/dev/log.md): high rates cost lexical signal.
     """
     return Recipe(
         name="pretrain/small",

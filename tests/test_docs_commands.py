@@ -37,7 +37,7 @@ PAGES = [
 ]
 SYSTEM = ("aws", "docker", "kubectl", "psql", "pg_dump", "pg_restore", "apt-get", "sed")
 """Programs whose parser cannot be asked here; the files that they are given have to be there."""
-PLACEHOLDERS = {"my_method.py": "docs/new_method.py", "esimcse": "docs/new_method.py"}
+PLACEHOLDERS = {"my_method.py": "examples/new_method.py", "esimcse": "examples/new_method.py"}
 """What stands for a file or a package of the reader's, and what is taken for it."""
 UNCHECKED = {
     " …": "leaves the rest of a command to the reader",
@@ -303,7 +303,7 @@ def test_the_commands_are_understood(page: Path, tmp_path: Path) -> None:
 
 def test_the_settings_that_are_named_exist() -> None:
     """``--run.storage`` in a table, ``method.loss=opt3`` in a sentence: of some recipe."""
-    pipelines = [*map(registry.load, registry.NAMES), registry.load(str(ROOT / "docs" / "new_method.py"))]
+    pipelines = [*map(registry.load, registry.NAMES), registry.load(str(ROOT / "examples/new_method.py"))]
     known = {path for pipeline in pipelines for make in pipeline.RECIPES.values() for path in make().flat()}
     known.add("method.safetensors")  # a file
     wrong = []

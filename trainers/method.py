@@ -57,7 +57,7 @@ class MethodConfig(BaseModel):
     """Settings of a method. Subclasses narrow `name` to a literal, which tells them apart in a saved recipe.
 
     variant: ``paper`` is the text, ``released`` the authors' code with its defects, ``fixed`` what the paper meant,
-    repaired. Where they differ: docs/errata.md.
+    repaired. Where they differ: docs/papers/errata.md.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,7 +71,7 @@ class MethodConfig(BaseModel):
 
     name: str
     variant: Variant = "fixed"
-    """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
+    """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/papers/errata.md."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
         """Return the updates of a step, name -> streams: those of an update share one backward and one optimizer step.

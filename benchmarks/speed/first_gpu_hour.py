@@ -1,4 +1,4 @@
-"""Measure on a GPU what docs/performance.md lacks, in some five minutes: rates, shares of the peak, and where the rest goes.
+"""Measure on a GPU what docs/results/performance.md lacks, in about five minutes: throughput and its bottlenecks.
 
     python -m benchmarks.speed.first_gpu_hour [--out FOLDER]
 

@@ -252,7 +252,7 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 def stack(address: str, **more: str) -> dict[str, str]:
-    """cluster-aws.yaml deployed, as docs/cluster.md says; its outputs."""
+    """cluster-aws.yaml deployed, as docs/how-to/cluster.md says; its outputs."""
     import boto3
 
     client = boto3.client("cloudformation")

@@ -128,7 +128,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cc.sw.300.vec.gz": gzip.compress("\n".join(f"{word} {vector}" for word in sentences[0].split()).encode()),
         "DATASETS/multi30k/captions5.train.de.tsv.gz": gzip.compress(german.encode()),
         **{f"DATASETS/stsb_multi/stsb-de-{part}.tsv.gz": gzip.compress(rated.encode()) for part in ("dev", "test")},
-        "docs/new_method.py": (ROOT / "docs" / "new_method.py").read_text(),
+        "examples/new_method.py": (ROOT / "examples/new_method.py").read_text(),
     }
     put(folder, files)
     for part in range(5):
@@ -149,7 +149,7 @@ def short(command: str) -> str:
         command = re.sub(what, instead, command)
     if name in ("sweep", "repeat"):
         command = (
-            re.sub(r"(?<=--recipe )(?!images)[\w-]+|(?<=docs/new_method.py )bert-base|\bdemo\b", "smoke", command)
+            re.sub(r"(?<=--recipe )(?!images)[\w-]+|(?<=examples/new_method.py )bert-base|\bdemo\b", "smoke", command)
             + f" {SHORT}"
         )
     elif name in PAPERS and "--help" not in command:

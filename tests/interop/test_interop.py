@@ -1,4 +1,4 @@
-"""What is exported, in the other systems themselves; see docs/interop.md. `make test-interop` makes their environment."""
+"""What is exported, in the other systems themselves; see docs/how-to/export.md. Needs `make test-interop`."""
 
 from __future__ import annotations
 

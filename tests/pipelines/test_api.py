@@ -1,4 +1,4 @@
-"""The Python API: a light import, and every example of its docstrings and of docs/python.md."""
+"""The Python API: a light import, and every example of its docstrings and of docs/reference/python.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multicse.trainers.recipe import RecipeError
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import Bag
 
-PAGE = (ROOT / "docs" / "python.md").read_text()
+PAGE = (ROOT / "docs/reference/python.md").read_text()
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
 
 
@@ -86,7 +86,7 @@ def test_the_page(place: Path, sweeps: bool = False) -> None:
             continue
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(code, "docs/python.md", "exec"), names)
+            exec(compile(code, "docs/reference/python.md", "exec"), names)
         found = output.getvalue()
         if "multicse.train(" in code:
             assert re.match("step 2/8  image .*  text .*  lee-dev ", found) and re.match("step 2/8  image ", wanted)
@@ -104,7 +104,7 @@ def test_the_page_with_its_sweep(local_ray: None, place: Path) -> None:
 
 def test_recipes_by_name_and_by_file(tmp_path: Path) -> None:
     assert multicse.load_recipe("visualcse") == visualcse.demo() and multicse.load_recipe("pretrain") == pretrain.small()
-    file = ROOT / "docs" / "new_method.py"
+    file = ROOT / "examples/new_method.py"
     assert (
         multicse.load_recipe(f"{file}/smoke").name == "esimcse/smoke" and multicse.load_recipe(file).name == "esimcse/demo"
     )

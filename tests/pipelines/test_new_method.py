@@ -1,4 +1,4 @@
-"""The walk-through of docs/new-method.md: a method in a file of one's own, checked and run as its reader would."""
+"""The walk-through of docs/how-to/custom-method.md: a method in a file of one's own, checked and run as its reader would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from multicse.trainers.tuning.sweep import plan_of
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
 
-FILE = ROOT / "docs" / "new_method.py"
+FILE = ROOT / "examples/new_method.py"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def esimcse() -> ModuleType:
 
 def test_the_page_shows_the_file() -> None:
     file = FILE.read_text()
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "new-method.md").read_text(), re.S)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/custom-method.md").read_text(), re.S)
     shown = [part for block in blocks for part in block.split("\n    ...\n")]
     assert shown and all(part.strip("\n") in file for part in shown)
     assert len(file.splitlines()) <= 120
@@ -68,7 +68,7 @@ def test_the_loss_against_loops_and_the_queue_of_earlier_sentences(esimcse: Modu
 @pytest.mark.cluster
 @pytest.mark.usefixtures("local_ray")
 def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``python pipelines/run.py docs/new_method.py smoke ...`` on shards and an encoder of a few weights."""
+    """``python pipelines/run.py examples/new_method.py smoke ...`` on shards and an encoder of a few weights."""
     from sentence_transformers import SentenceTransformer
 
     own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", "3"]

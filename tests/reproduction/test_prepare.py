@@ -145,7 +145,7 @@ def test_whatever_recipes_and_tables_read_is_made_by_something() -> None:
 def test_without_a_name_all_are_listed_and_the_page_has_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*SOURCES, "small"]
-    page = (ROOT / "docs" / "data.md").read_text()
+    page = (ROOT / "docs/how-to/data.md").read_text()
     rows = [
         (name, source.title, source.home, source.licence, " ".join(f"`{result.path}`" for result in source.results))
         for name, source in SOURCES.items()

@@ -66,7 +66,8 @@ def test_coverage_is_up_to_date() -> None:
 def test_the_results_are_those_of_the_store() -> None:
     """Tables of the pages anew from their files, each number of which names its run, commit and data."""
     docs = Path(__file__).parents[2] / "docs"
-    pages = {page: page.read_text(encoding="utf-8") for page in (docs / "results.md", docs / "new-language.md")}
+    names = ("results/results.md", "tutorials/new-language.md")
+    pages = {docs / name: (docs / name).read_text(encoding="utf-8") for name in names}
     assert {page: reproduce.rendered(page)[0] for page in pages} == pages
     stored = {f"results/{file.name}": file for file in (docs / "results").glob("*.json")}
     assert set(stored) == {name for text in pages.values() for name in reproduce.MARKED.findall(text)}

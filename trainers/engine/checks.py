@@ -370,14 +370,14 @@ def _check_reachable(recipe: Recipe) -> None:
     if run.storage is None or not urlparse(run.storage).scheme:
         raise RecipeError(
             f"run.storage={run.storage!r} is not reachable from several nodes; set it, or MULTICSE_STORAGE in the job's "
-            "environment (docs/cluster.md), to a URL that all nodes reach: s3://bucket/runs, or for a shared folder "
+            "environment (docs/how-to/cluster.md), to a URL that all nodes reach: s3://bucket/runs, or for a shared folder "
             "file:///FOLDER"
         )
     tracking = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     if tracking.startswith(("sqlite:", "file:")) or not urlparse(tracking).scheme:
         raise RecipeError(
             f"run.tracking_uri={tracking!r} is a file of one node; start an MLflow server and set run.tracking_uri, or "
-            "MLFLOW_TRACKING_URI in the job's environment (docs/cluster.md), to its http:// URI"
+            "MLFLOW_TRACKING_URI in the job's environment (docs/how-to/cluster.md), to its http:// URI"
         )
 
 

@@ -225,7 +225,7 @@ def keep_freed_memory() -> bool:
     """Let this process keep what it frees, up to 2 GiB, instead of giving it back to the system at once.
 
     Every step allocates the same activations; given back, each of their pages has to be cleared and mapped again in the next
-    step (measured in docs/log.md). Returns whether it was set: glibc only, elsewhere nothing happens.
+    step (measured in docs/dev/log.md). Returns whether it was set: glibc only, elsewhere nothing happens.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -241,7 +241,7 @@ def in_background() -> Iterator[None]:
     """Start processes that wait for a free core instead of taking one from training (Linux's SCHED_BATCH).
 
     Every process of Ray wakes 100 times a second. Ten of them took one of two training threads off its core 900 times a
-    second, and the other thread waited for it (docs/performance.md). What these processes start inherits the policy.
+    second, and the other thread waited for it (docs/results/performance.md). What these processes start inherits the policy.
     """
     if not hasattr(os, "SCHED_BATCH"):
         yield

@@ -1,4 +1,4 @@
-"""The pictures of docs/explore.md, from runs of its own: ``python docs/screenshots.py``. It takes minutes, and Chromium."""
+"""Make the screenshots of docs/how-to/explore.md: ``python docs/dev/screenshots.py``. It takes minutes, and Chromium."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from multicse.data.offline.demo import write_demo_shards
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 STORE = "sqlite:///mlflow.db"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -118,7 +118,7 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
     demo = recipes[next(iter(recipes))]()
     if not takes_files(recipes):
         raise RecipeError(
-            f"{demo.paper} has no 'mine': it takes more than files of one kind each; see docs/how-to/data.md, Pack"
+            f"{demo.paper} has no 'mine': use pipelines/pack.py and a recipe; see docs/how-to/data.md"
         )
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):

@@ -1,6 +1,6 @@
 """Every paper and verb by its name, and a method of your own: ``python pipelines/run.py my_method.py [recipe] [options]``.
 
-The file contains the method, its settings and ``RECIPES``; see docs/how-to/custom-method.md. In place of a file: the name that
+The file contains the method, its settings and ``RECIPES``; see docs/how-to/custom-method.md. Instead of a file: a name that
 an installed package gave its pipeline, or one of this project's. The installed command `multicse` is this script.
 """
 

@@ -69,8 +69,8 @@ def test_the_results_are_those_of_the_store() -> None:
     names = ("results/results.md", "tutorials/new-language.md")
     pages = {docs / name: (docs / name).read_text(encoding="utf-8") for name in names}
     assert {page: reproduce.rendered(page)[0] for page in pages} == pages
-    stored = {f"results/{file.name}": file for file in (docs / "results").glob("*.json")}
-    assert set(stored) == {name for text in pages.values() for name in reproduce.MARKED.findall(text)}
+    stored = {file.name: file for file in (docs / "results").glob("*.json")}
+    assert set(stored) == {Path(name).name for text in pages.values() for name in reproduce.MARKED.findall(text)}
     for file in stored.values():
         for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):
             assert {"scores", "commit"} < set(result)

@@ -32,7 +32,7 @@ SHORT = "--run.max_steps 2 --run.num_workers 0"
 OFFLINE = ("smoke", "images", "cyclic")
 """Recipes that are run as they are but for their length."""
 BEFORE = {
-    "interop": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
+    "export": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "evaluation": [
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
         "multicse pack images photos --out shards/cifar10",

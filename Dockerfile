@@ -1,7 +1,7 @@
-# The image of rayjob.yaml: that of cluster.yaml, with the libraries and the code. See docs/how-to/cluster.md.
+# The image of rayjob.yaml: the image of cluster.yaml, with the libraries and the code. See docs/how-to/cluster.md.
 FROM rayproject/ray:2.60.0-py311-cu128
 
-# Made before WORKDIR, which would make it root's: the install and the runs write here.
+# Created before WORKDIR, which would create it as root: the installation and the runs write here.
 USER ray
 RUN mkdir -p /home/ray/multicse
 WORKDIR /home/ray/multicse
@@ -14,9 +14,9 @@ COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
 COPY --chown=ray:users reproduction reproduction
 COPY --chown=ray:users models models
-# Reading processes are kept on nodes with fewer CPUs than processes (docs/how-to/cluster.md).
+# Keeps reading processes on nodes with fewer CPUs than processes (docs/how-to/cluster.md).
 ENV RAY_num_workers_soft_limit=64
-# Its wheels of torch come before PyPI's. They bring CUDA's libraries along and need a driver for that CUDA (13.0: 580 or
+# Source of the torch wheels. They contain CUDA's libraries and need a driver for this CUDA version (13.0: 580 or
 # later). Other drivers: cu126; without a GPU: cpu.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cu130
 RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt --extra-index-url ${TORCH_INDEX}

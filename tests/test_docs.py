@@ -73,7 +73,7 @@ PAPERS = [page for page in PAGES if page.parent.name == "papers" and page.stem n
 @pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
 def test_the_pages_of_the_papers_have_one_form(page: Path) -> None:
     titles = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
-    assert titles == ["What it is", "Tables", "Settings", "Data", "What the paper leaves open", "What we found"]
+    assert titles == ["Overview", "Tables", "Settings", "Data", "Unspecified in the paper", "Findings"]
 
 
 def test_the_citation_has_the_papers() -> None:

@@ -133,9 +133,9 @@ def test_what_was_measured_otherwise_does_not_share_a_column(
     (tmp_path / "other.json").write_text(json.dumps(report))
     entries = [f"a={single}", f"b={tmp_path / 'other.json'}"]
     assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-test"]) == 2
-    assert "stsb-test was measured with other data" in capsys.readouterr().err
+    assert "stsb-test was measured with different data" in capsys.readouterr().err
     assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-train"]) == 2
-    assert "holds none of the tasks stsb-train" in capsys.readouterr().err
+    assert "contains none of the tasks stsb-train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ Options = dict[str, str]
 class Family(NamedTuple):
     """Named tasks that a plugin adds.
 
-    `make` takes a name, the data folder, a function for sets of rated pairs, and the settings of classifiers. `found` takes a
-    data folder, its layout and the names of the sets of pairs in it, and returns the names of the tasks with data.
+    `make` takes a name, the data folder, a function for sets of rated pairs, and the settings of classifiers. `found` takes
+    a data folder, its layout and the names of the sets of pairs in it, and returns the names of the tasks with data.
     """
 
     names: tuple[str, ...]
@@ -61,9 +61,9 @@ def known() -> tuple[str, ...]:
 def is_development(name: str) -> bool:
     """Return whether a checkpoint may be chosen on a task.
 
-    Among the named tasks only development pairs and their geometry qualify. A set of the user's own qualifies unless it trains
-    a classifier or its name marks it as a test set (the word "test", or STS12 to STS16). A data set of the Hugging Face Hub
-    must name a split, since test is the default.
+    Among the named tasks only development pairs and their geometry qualify. A set of the user's own qualifies unless it
+    trains a classifier or its name marks it as a test set (the word "test", or STS12 to STS16). A data set of the Hugging
+    Face Hub must name a split, since test is the default.
     """
     load_plugins()
     kind, colon, place = name.partition(":")
@@ -182,8 +182,8 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
     """Create tasks from their names.
 
     Args:
-        names: Task names. ``NAME-geometry`` measures alignment and uniformity on a set of pairs; ``KIND:PLACE`` is a data set
-            of the user's own (`KINDS`).
+        names: Task names. ``NAME-geometry`` measures alignment and uniformity on a set of pairs; ``KIND:PLACE`` is a data
+            set of the user's own (`KINDS`).
         data: Data folder. The Lee tasks need none.
         probing: Settings of classifiers.
 
@@ -208,7 +208,9 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
             raise EvaluationError(f"task {name}: {error}") from error
     title, count = Counter(task.name for task in tasks).most_common(1)[0] if tasks else ("", 0)
     if count > 1:
-        raise EvaluationError(f"two tasks are named {title!r}, so one result would replace the other; rename a file or folder")
+        raise EvaluationError(
+            f"two tasks are named {title!r}, so one result would replace the other; rename a file or folder"
+        )
     return tasks
 
 

@@ -127,7 +127,9 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
         report = json.loads(file.read_text(encoding="utf-8"))
         report["results"] = {name: found for name, found in report["results"].items() if name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EvaluationError(f"{file} is not a report of a single model ({error!r}); --model ... --json writes one") from None
+        raise EvaluationError(
+            f"{file} is not a report of a single model ({error!r}); --model ... --json writes one"
+        ) from None
     if not report["results"]:
         raise EvaluationError(f"{file} contains none of the tasks {', '.join(names)}")
     examples: dict[str, np.ndarray] = {}
@@ -182,8 +184,8 @@ SCATTERS: list[Callable[[Task, Runs], Iterator[tuple[str, Figure]]]] = []
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     """Draw several models on each geometry task.
 
-    For sets of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the set if all
-    models have one. Plugins draw figures of other tasks.
+    For sets of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the set if
+    all models have one. Plugins draw figures of other tasks.
 
     Args:
         runs: Reports of each model's runs, by label.

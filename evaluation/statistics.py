@@ -170,7 +170,9 @@ def _values(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> 
         raise EvaluationError(f"{name} needs at least {least} value{'s' * (least > 1)}, (N,), got shape {x.shape}")
     if not np.isfinite(x).all():
         place = int(np.flatnonzero(~np.isfinite(x))[0])
-        raise EvaluationError(f"{name} contains {x[place]} at position {place}; remove failed runs or examples on both sides")
+        raise EvaluationError(
+            f"{name} contains {x[place]} at position {place}; remove failed runs or examples on both sides"
+        )
     return x
 
 

@@ -150,7 +150,8 @@ def significance(rows: Sequence[Row], gold: Mapping[str, np.ndarray] | None = No
 
     If both rows have several runs, the test is a pooled t-test over runs. If both have one, it is a paired bootstrap of the
     cosines, or a sign test of the right answers of a classifier. Within a column, p values of several models are adjusted by
-    Holm's method. Cells without the values that a test needs, cells with constant runs, and averages of single runs get no p.
+    Holm's method. Cells without the values that a test needs, cells with constant runs, and averages of single runs get no
+    p.
 
     Args:
         rows: The models; the first is the reference.
@@ -318,9 +319,7 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
     if marks and marks.p:
         lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
     elif marks:
-        lines.append(
-            "no p values: a test needs several runs of both models (one label), or single runs with an .npz next to the report"
-        )
+        lines.append("no p values: a test needs several runs of both models, or single runs with an .npz next to the report")
     return lines
 
 

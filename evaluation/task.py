@@ -43,7 +43,8 @@ class Sound(NamedTuple):
 class Score(NamedTuple):
     """The result of a task: metrics by name, and further entries of the report (counts, scores of the subsets).
 
-    `examples` (N,) are the values for a paired test on this set: the cosine of every pair, or whether each example was right.
+    `examples` (N,) are the values for a paired test on this set: the cosine of every pair, or whether each example was
+    right.
     """
 
     metrics: dict[str, float]
@@ -53,8 +54,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Probing:
-    """Settings of tasks that train a classifier: protocol, width of the hidden layer (0: none), and seed of folds, order and
-    weights."""
+    """Settings of tasks that train a classifier: protocol, width of the hidden layer (0: none), and seed."""
 
     preset: str = "test"
     hidden: int = 0
@@ -91,8 +91,8 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
         Embeddings (N, d) in the precision of the encoder.
 
     Raises:
-        EvaluationError: The encoder returns a wrong number of rows, or a value that is not finite (a NaN would otherwise turn
-            into a plausible rank).
+        EvaluationError: The encoder returns a wrong number of rows, or a value that is not finite (a NaN would otherwise
+            turn into a plausible rank).
     """
     vectors = np.asarray(encoder.encode(items, modality))
     if vectors.ndim != 2 or len(vectors) != len(items):

@@ -84,9 +84,9 @@ class PairTask:
     """Spearman (main metric) and Pearson correlation of cosines with human ratings, in points.
 
     ``spearman`` and ``pearson`` are computed over all subsets concatenated (setting "all", as reported by SimCSE and its
-    successors), ``spearman_mean`` is the mean over subsets, and ``spearman_wmean`` the mean weighted by their sizes (as in the
-    original SentEval). Sets with several subsets also have ``pearson_mean`` and ``pearson_wmean``, the score of the SemEval
-    contests. A zero vector has cosine 0 with every other vector, as in SentEval.
+    successors), ``spearman_mean`` is the mean over subsets, and ``spearman_wmean`` the mean weighted by their sizes (as in
+    the original SentEval). Sets with several subsets also have ``pearson_mean`` and ``pearson_wmean``, the score of the
+    SemEval contests. A zero vector has cosine 0 with every other vector, as in SentEval.
     """
 
     primary = "spearman"
@@ -209,10 +209,11 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
 def pair_task(path: Path) -> PairTask:
     """Create a task from a file or folder of rated pairs.
 
-    * ``.tsv`` or ``.csv``, optionally with ``.gz``: the header contains at least ``score sentence1 sentence2``, in any order. A
-      column ``subset`` is used for the means over subsets. Pairs with a blank or "nan" score are skipped and counted.
-    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the task
-      is named after the subset.
+    * ``.tsv`` or ``.csv``, optionally with ``.gz``: the header contains at least ``score sentence1 sentence2``, in any
+      order. A column ``subset`` is used for the means over subsets. Pairs with a blank or "nan" score are skipped and
+      counted.
+    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the
+      task is named after the subset.
     * A folder of such SemEval files: all subsets, sorted by name.
 
     Raises:
@@ -226,7 +227,9 @@ def pair_task(path: Path) -> PairTask:
         found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
         subsets = tuple(match[1] for match in found if match)
         if not subsets:
-            raise EvaluationError(f"the folder {path} contains no STS.input.<subset>.txt; pass such a folder, or a .tsv file")
+            raise EvaluationError(
+                f"the folder {path} contains no STS.input.<subset>.txt; pass such a folder, or a .tsv file"
+            )
         pairs = _read_semeval(path, subsets)
     else:
         pairs = _read_table(path)
@@ -262,7 +265,9 @@ def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
         inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
         texts, scores = list(read_lines(inputs, blank=True)), list(read_lines(golds, blank=True))
         if len(texts) != len(scores):
-            raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; every line needs one score")
+            raise EvaluationError(
+                f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; every line needs one score"
+            )
         for (number, text), (_, score) in zip(texts, scores, strict=True):
             first, *others = text.split("\t")
             if not others:
@@ -318,7 +323,7 @@ def collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
     skipped = len(rows) - len(rated)
     if len({gold for _, gold, _, _ in rated}) < 2:
         raise EvaluationError(
-            f"{source}: the {len(rated):,} rated pairs have equal ratings, {skipped:,} have none (some sets hide their ratings)"
+            f"{source}: {len(rated):,} pairs have equal ratings, {skipped:,} have none (some sets hide their ratings)"
         )
     subset, golds, first, second = zip(*rated, strict=True)
     return Pairs(first, second, golds, subset, skipped)
@@ -337,8 +342,8 @@ LEE = {  # documents: 30 with 435 pairs, 20 with 190, 50 with 1,225
 def lee(name: str) -> PairTask:
     """Return the task ``lee``, ``lee-dev`` or ``lee-all``: 50 short news documents with human ratings of all 1,225 pairs.
 
-    gensim includes the corpus, so no download is needed. It is split by document: no document of the development pairs occurs
-    in the test pairs. A rating is the mean of the raters divided by 5, so 0.2 to 1.
+    gensim includes the corpus, so no download is needed. It is split by document: no document of the development pairs
+    occurs in the test pairs. A rating is the mean of the raters divided by 5, so 0.2 to 1.
 
     Raises:
         EvaluationError: gensim or its test data is missing.
@@ -360,8 +365,8 @@ def lee(name: str) -> PairTask:
 
 # -------------------------------------------------------------------------------------------------- Hugging Face datasets
 
-# Names of columns in data sets of rated pairs, the most common one first. SICK has an entailment class "label" in addition to
-# relatedness_score, so label is last.
+# Names of columns in data sets of rated pairs, the most common one first. SICK has an entailment class "label" in addition
+# to relatedness_score, so label is last.
 FIRST = ("sentence1", "sentence_A")
 SECOND = ("sentence2", "sentence_B")
 SCORES = ("score", "similarity_score", "relatedness_score", "label")
@@ -371,8 +376,8 @@ def hub_pairs(spec: str) -> PairTask:
     """Create a task from a Hugging Face data set, named after data set, configuration and split.
 
     Args:
-        spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The default
-            split is test. Code of a data set is never executed.
+        spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
+            default split is test. Code of a data set is never executed.
 
     Raises:
         EvaluationError: The library, the data set, the split or a column is missing.

@@ -122,7 +122,7 @@ def test_reports_are_compared_like_models(
     assert shown[0] == shown[1] and len(shown[0][1]["p"]) == 1 and "STS12" not in shown[0][0]
     single.with_suffix(".npz").unlink()
     assert main(["--compare", f"a={single}", f"b={other}", *ours, "--tasks", "stsb-test"]) == 0
-    assert "no marks: a test needs" in capsys.readouterr().out
+    assert "no p values: a test needs" in capsys.readouterr().out
 
 
 def test_what_was_measured_otherwise_does_not_share_a_column(

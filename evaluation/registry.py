@@ -1,4 +1,4 @@
-"""Task names: which there are, which a folder has data for, and how a name becomes a task."""
+"""Registry of tasks: known names, names for which a folder contains data, and construction of a task from its name."""
 
 from __future__ import annotations
 
@@ -26,42 +26,44 @@ logger = logging.getLogger(__name__)
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
 GROUPS = {"sts": SEVEN}
-"""Tasks by the name of all of them. `load_plugins` adds to these, to `FAMILIES` and to `KINDS`."""
+"""Groups of tasks by name. `load_plugins` adds to `GROUPS`, `FAMILIES` and `KINDS`."""
 GEOMETRY = "-geometry"
 
 Pairs = Callable[[str], PairTask]
-"""The task of rated pairs of a name."""
+"""Function that returns the task of rated pairs with a name."""
 Options = dict[str, str]
 
 
 class Family(NamedTuple):
-    """Named tasks that a plugin adds: `make` takes a name, the data folder, sets of pairs by name, and how to probe.
+    """Named tasks that a plugin adds.
 
-    `found` takes a data folder, its layout and the sets of pairs in it, and returns the names whose data is there.
+    `make` takes a name, the data folder, a function for sets of rated pairs, and the settings of classifiers. `found` takes
+    a data folder, its layout and the names of the sets of pairs in it, and returns the names of the tasks with data.
     """
 
     names: tuple[str, ...]
     found: Callable[[Path, str, Sequence[str]], list[str]]
     make: Callable[[str, str | Path | None, Pairs, Probing], Task]
     folders: tuple[str, ...] = ()
-    """Folders by one of which SentEval's layout is known."""
+    """Names of folders that identify SentEval's layout."""
 
 
 FAMILIES: list[Family] = []
 
 
 def known() -> tuple[str, ...]:
-    """Every task name that is not of the form KIND:PLACE."""
+    """Return every task name that is not of the form KIND:PLACE."""
     load_plugins()
     families = (name for family in FAMILIES for name in family.names)
     return (*STS, *sts.LEE, *families, *(name + GEOMETRY for name in (*STS, *sts.LEE)))
 
 
 def is_development(name: str) -> bool:
-    """Whether a checkpoint may be chosen on this task: only on development pairs, and on the geometry of these.
+    """Return whether a checkpoint may be chosen on a task.
 
-    Of the user's own sets all may that train nothing and do not call themselves a test set (by a word of their name, or by
-    being one of STS12 to STS16); a set of the Hub must name a split, since test is the default.
+    Among the named tasks only development pairs and their geometry qualify. A set of the user's own qualifies unless it
+    trains a classifier or its name marks it as a test set (the word "test", or STS12 to STS16). A data set of the Hugging
+    Face Hub must name a split, since test is the default.
     """
     load_plugins()
     kind, colon, place = name.partition(":")
@@ -74,9 +76,9 @@ def is_development(name: str) -> bool:
 
 
 def available(data: str | Path | None = None) -> list[str]:
-    """Names of the STS sets found: those of the folder `data`, or the Lee corpus when none is given.
+    """Return the names of the STS sets in the folder `data`, or of the Lee corpus if `data` is None.
 
-    Training splits, geometry and the tasks of plugins are left out; they are there when asked for.
+    Training splits, geometry and the tasks of plugins are not included; request them by name.
     """
     if data is None:
         return list(sts.LEE)
@@ -84,16 +86,24 @@ def available(data: str | Path | None = None) -> list[str]:
 
 
 def found(data: str | Path) -> list[str]:
-    """Names of all sets that the folder `data` has files for, geometry left out."""
+    """Return the names of all tasks, except geometry, for which the folder `data` contains files."""
     folder, layout = located("sts", data)
     names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
     return names + [name for family in FAMILIES for name in family.found(folder, layout, names)]
 
 
 def expand(names: Sequence[str], data: str | Path | None = None) -> list[str]:
-    """Names with groups (``sts``) replaced by their members that the folder has; what it lacks is logged.
+    """Replace groups (``sts``) by their members with data in the folder; members without data are logged.
 
-    Raises EvaluationError for a group of which the folder has none.
+    Args:
+        names: Names of tasks and groups.
+        data: Data folder.
+
+    Returns:
+        Distinct task names, in order.
+
+    Raises:
+        EvaluationError: The folder contains no member of a group.
     """
     load_plugins()
     here = found(data) if data is not None and any(name in GROUPS for name in names) else []
@@ -102,24 +112,32 @@ def expand(names: Sequence[str], data: str | Path | None = None) -> list[str]:
         members = GROUPS.get(name, (name,))
         missing = [member for member in members if name in GROUPS and member not in here]
         if missing == [*members]:
-            raise EvaluationError(f"the tasks {name!r} need data: --data is {data} and holds none of the tasks {name!r}")
+            raise EvaluationError(f"the tasks {name!r} need data: --data is {data}, which contains none of them")
         if missing:
-            logger.warning("not in %s, so left out: %s", data, ", ".join(missing))
+            logger.warning("skipped, not found in %s: %s", data, ", ".join(missing))
         chosen += [member for member in members if member not in missing]
     return list(dict.fromkeys(chosen))
 
 
 def located(name: str, data: str | Path | None) -> tuple[Path, str]:
-    """The folder that holds the files of a task, and its layout, "raw" or "senteval".
+    """Locate the files of a task.
 
-    `data` may be the folder above downstream. Raises EvaluationError where no folder is given, or one of another layout.
+    Args:
+        name: Name of the task, for the error.
+        data: Folder of raw TSVs, SentEval's downstream folder, or the folder that contains downstream.
+
+    Returns:
+        The folder and its layout, "raw" or "senteval".
+
+    Raises:
+        EvaluationError: `data` is None, is not a folder, or has another layout.
     """
     if data is None:
         raise EvaluationError(f"task {name} needs data: give a SentEval downstream folder or one of raw TSVs (--data DIR)")
     load_plugins()
     folder = Path(data).expanduser()
     if not folder.is_dir():
-        raise EvaluationError(f"no data folder {folder}")
+        raise EvaluationError(f"data folder {folder} not found")
     if any((folder / file).is_file() for file in sts.RAW_FILES.values()):
         return folder, "raw"
     known_by = ("STS", "SICK", *(name for family in FAMILIES for name in family.folders))
@@ -133,7 +151,7 @@ def located(name: str, data: str | Path | None) -> tuple[Path, str]:
 
 
 def absolute(name: str) -> str:
-    """KIND:PLACE with the place, and files among its options, absolute: workers run in other folders."""
+    """Make the place of KIND:PLACE, and the files among its options, absolute: workers run in other folders."""
     load_plugins()
     kind, colon, place = name.partition(":")
     if not colon or kind not in KINDS or kind == "hub":
@@ -144,22 +162,36 @@ def absolute(name: str) -> str:
 
 
 def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> list[Task]:
-    """Return the tasks of names and groups, without names every STS set found.
+    """Return the tasks with these names or of these groups; without names, every STS set with data.
+
+    Args:
+        names: Names of tasks and groups.
+        data: Data folder.
+        probing: Settings of classifiers.
 
     Raises:
-        EvaluationError: As `make_tasks`, and if the folder `data` has none of them.
+        EvaluationError: As for `make_tasks`, or the folder `data` contains no STS set.
     """
     chosen = expand(names or available(data), data)
     if not chosen:
-        raise EvaluationError(f"the data folder {data} holds no STS set; other tasks are named by --tasks")
+        raise EvaluationError(f"the data folder {data} contains no STS set; name other tasks with --tasks")
     return make_tasks(chosen, data, probing)
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:
-    """Tasks by name, in order. The Lee tasks need no `data`; ``<name>-geometry`` is alignment and uniformity on it;
-    ``KIND:PLACE`` is a set of the user's own (`KINDS`).
+    """Create tasks from their names.
 
-    Raises EvaluationError for an unknown name (with the nearest known one), a missing folder or file, and bad lines.
+    Args:
+        names: Task names. ``NAME-geometry`` measures alignment and uniformity on a set of pairs; ``KIND:PLACE`` is a data
+            set of the user's own (`KINDS`).
+        data: Data folder. The Lee tasks need none.
+        probing: Settings of classifiers.
+
+    Returns:
+        The tasks, in order, without repetitions.
+
+    Raises:
+        EvaluationError: A name is unknown, a folder or file is missing, or a file has an invalid line.
     """
     loaded: dict[str, PairTask] = {}
 
@@ -176,7 +208,9 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
             raise EvaluationError(f"task {name}: {error}") from error
     title, count = Counter(task.name for task in tasks).most_common(1)[0] if tasks else ("", 0)
     if count > 1:
-        raise EvaluationError(f"two tasks are called {title!r}, so one result would hide the other; rename a file or folder")
+        raise EvaluationError(
+            f"two tasks are named {title!r}, so one result would replace the other; rename a file or folder"
+        )
     return tasks
 
 
@@ -187,14 +221,14 @@ def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) ->
         return _own(kind, place, probing)
     if name not in known():
         raise EvaluationError(
-            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks are {', '.join(known())}; sets of your "
-            f"own are {', '.join(f'{kind}:PLACE' for kind in KINDS)}"
+            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks: {', '.join(known())}. Your own data: "
+            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
     for family in FAMILIES:
         if name in family.names:
             return family.make(name, data, pairs, probing)
     base = name.removesuffix(GEOMETRY)
-    # Pairs count as positive above 4 of 5 (SimCSE); of Lee, whose raters seldom went that high, above the middle.
+    # Pairs above 4 of 5 count as positive (SimCSE); for Lee, with few ratings that high, pairs above the middle.
     return pairs(base) if name == base else GeometryTask(pairs(base), 0.5 if base in sts.LEE else 4.0)
 
 
@@ -202,9 +236,10 @@ def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) ->
 
 
 class Kind(NamedTuple):
-    """Tasks called KIND:PLACE, with options as a URL has them (zero-shot:shards/cifar?classes=names.json).
+    """Tasks named KIND:PLACE, with options in URL syntax (zero-shot:shards/cifar?classes=names.json).
 
-    `make` takes title, place, options and the classifiers' settings. On a kind that `trains` no checkpoint may be chosen.
+    `make` takes title, place, options and the settings of classifiers. If `trains`, the task trains a classifier, and no
+    checkpoint may be chosen on it.
     """
 
     about: str
@@ -216,7 +251,7 @@ class Kind(NamedTuple):
 def _own(kind: str, place: str, probing: Probing) -> Task:
     about, make, allowed, _ = KINDS[kind]
     if not place:
-        raise EvaluationError(f"task {kind}: names no place; {kind}:PLACE is for {about}")
+        raise EvaluationError(f"task {kind}: lacks a place; {kind}:PLACE is for {about}")
     place, options = _options(place)
     for option in options:
         if option not in allowed:
@@ -229,24 +264,42 @@ def _own(kind: str, place: str, probing: Probing) -> Task:
 
 
 def _options(place: str) -> tuple[str, Options]:
-    """A place and its options; a file that exists may have a question mark in its name."""
+    """Split a place from its options; the name of an existing file may contain a question mark."""
     place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
     return place, dict(parse_qsl(query))
 
 
 def number(option: str, text: str, kind: type[int | float] = int) -> int | float:
-    """The value of an option. Raises EvaluationError for text that is no number of the kind."""
+    """Parse the number of an option.
+
+    Args:
+        option: Name of the option, for the error.
+        text: Its value.
+        kind: int or float.
+
+    Raises:
+        EvaluationError: The text is not a number of this kind.
+    """
     try:
         return kind(text)
     except ValueError:
-        raise EvaluationError(f"option {option}={text}: that is no number") from None
+        raise EvaluationError(f"option {option}={text}: not a number") from None
 
 
 def switch(title: str, options: Options, name: str) -> bool:
-    """Whether an option is true; by default it is not. Raises EvaluationError for what is neither true nor false."""
+    """Parse a boolean option.
+
+    Args:
+        title: Title of the task, for the error.
+        options: Options of the task.
+        name: Name of the option. Default: false.
+
+    Raises:
+        EvaluationError: The value is neither "true" nor "false".
+    """
     given = options.get(name, "false")
     if given not in ("true", "false"):
-        raise EvaluationError(f"task {title}: option {name}={given}; it is true or false")
+        raise EvaluationError(f"task {title}: option {name}={given}; expected true or false")
     return given == "true"
 
 
@@ -266,8 +319,8 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
     if file := options.get("templates"):
         templates = zero_shot.TEMPLATE_LISTS.get(file) or zero_shot.read_prompts(file).templates
         if not templates:
-            raise EvaluationError(f"task {title}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}")
-        title += f"-{metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each
+            raise EvaluationError(f"task {title}: {file} contains no templates; it needs {{'templates': ['... {{}} ...']}}")
+        title += f"-{metric_name(Path(file).stem)}"  # a set measured with several lists has a score for each
     return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
@@ -281,15 +334,17 @@ KINDS = {
         lambda title, place, options, probing: hub_pairs(place),
     ),
     "classify": Kind(
-        "labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen vectors",
+        "labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen embeddings",
         lambda title, place, options, probing: ClassificationTask(
             title, read_labelled(place, probing.seed), probing, **options
         ),
         ("head",),
         trains=True,
     ),
-    "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
-    "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
-    "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "templates")),
+    "retrieval": Kind("shards of images or audio with captions, both directions", _retrieval, ("primary", "shared")),
+    "contrastive": Kind(
+        "shards of images or audio with captions: the loss over batches at the model's logit scale", _contrastive, ("batch",)
+    ),
+    "zero-shot": Kind("shards of labelled images or audio", _zero_shot, ("classes", "templates")),
     "geometry": Kind("shards with captions", lambda title, place, options, probing: PairedGeometryTask(title, place)),
 }

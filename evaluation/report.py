@@ -1,4 +1,4 @@
-"""A model measured: its scores with provenance, what significance tests need, and figures."""
+"""Reports of evaluated models: scores with provenance, values for significance tests, and figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,13 @@ PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", 
 
 @dataclass(frozen=True)
 class Measured:
-    """One model on some tasks. `report` is what the JSON file holds, `examples` what a test of two single runs needs."""
+    """One model on some tasks.
+
+    Attributes:
+        report: Content of the JSON file.
+        examples: Values (N,) of each task for a paired test of two single runs.
+        encoded: Embeddings of the tasks' sentences.
+    """
 
     report: dict[str, Any]
     examples: dict[str, np.ndarray] = field(default_factory=dict)
@@ -42,7 +48,7 @@ class Measured:
 
 @dataclass
 class Outcome:
-    """What a command gives: a table, the JSON report, metrics for MLflow, and figures."""
+    """Output of a command: a table, the JSON report, metrics for MLflow, and figures."""
 
     table: str
     report: dict[str, Any]
@@ -52,7 +58,13 @@ class Outcome:
 
 
 def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
-    """Score every task; each distinct text is encoded once."""
+    """Score a model on every task, encoding each distinct text once.
+
+    Args:
+        spec: Specification of the model, for the report.
+        model: The model.
+        tasks: Tasks with distinct names.
+    """
     encoded = encode_once(tasks, model)
     scores = {task.name: task.score(encoded) for task in tasks}
     results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
@@ -65,7 +77,12 @@ def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
 
 
 def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
-    """What was measured, on what, by what."""
+    """Return hashes of model and data, the protocol, and versions of libraries.
+
+    Args:
+        model: The evaluated model.
+        tasks: Its tasks.
+    """
     similarity = {"similarity": "cosine", "spearman": "all subsets concatenated"}
     return {
         "model_sha256": model.hash,
@@ -76,7 +93,14 @@ def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raises EvaluationError when two reports were measured on other data, or by other protocols of a classifier."""
+    """Check that reports can be compared.
+
+    Args:
+        reports: Reports of each model's runs, by label.
+
+    Raises:
+        EvaluationError: Two reports used different data, or different protocols of a classifier.
+    """
     first: dict[tuple[str, str], tuple[Any, str]] = {}
     for label, report in ((label, report) for label, several in reports.items() for report in several):
         hashes = report.get("provenance", {}).get("data_sha256", {})
@@ -85,22 +109,29 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
         for (task, what), value in values.items():
             known, other = first.setdefault((task, what), (value, label)) if value is not None else (None, "")
             if known != value:
-                raise EvaluationError(f"{other} and {label} cannot be compared: {task} was measured with other {what}")
+                raise EvaluationError(f"{other} and {label} cannot be compared: {task} was measured with different {what}")
 
 
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
-    """A report that was written before, for these tasks, with its examples if they are beside it.
+    """Read an existing report, and its examples if an .npz file with them is next to it.
 
-    Raises EvaluationError for a file that is no report of one model, or holds none of the tasks.
+    Args:
+        file: Report of one model.
+        tasks: Tasks to read; others are ignored.
+
+    Raises:
+        EvaluationError: The file is not a report of one model, or contains none of the tasks.
     """
     names = [task.name for task in tasks]
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
         report["results"] = {name: found for name, found in report["results"].items() if name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EvaluationError(f"{file} is no report of a single model ({error!r}); --model ... --json writes one") from None
+        raise EvaluationError(
+            f"{file} is not a report of a single model ({error!r}); --model ... --json writes one"
+        ) from None
     if not report["results"]:
-        raise EvaluationError(f"{file} holds none of the tasks {', '.join(names)}")
+        raise EvaluationError(f"{file} contains none of the tasks {', '.join(names)}")
     examples: dict[str, np.ndarray] = {}
     if (arrays := file.with_suffix(".npz")).is_file():
         with np.load(arrays, allow_pickle=False) as saved:
@@ -109,9 +140,17 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
 
 
 def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[tuple[str, Figure]]:
-    """Name and figure: for pair sets similarity by rating, and what plugins draw.
+    """Draw the figures of a model: similarity by rating for sets of pairs, and the figures of plugins.
 
-    What cannot be drawn (a collapsed encoder has no t-SNE) is left out with a warning.
+    A figure that cannot be drawn (a collapsed encoder has no t-SNE) is skipped with a warning.
+
+    Args:
+        encoded: Embeddings of the tasks' sentences.
+        tasks: Tasks to draw.
+        seed: Seed of figures with random choices.
+
+    Yields:
+        Name and figure.
     """
     from multicse.evaluation.figures.basic import similarity_by_gold_figure
 
@@ -127,26 +166,33 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
             figure.suptitle(f"{getattr(encoded.encoder, 'name', '')}   {name}".strip(), fontsize="small", parse_math=False)
             yield name, figure
         except ValueError as error:
-            logger.warning("figure %s is left out: %s", name, error)
+            logger.warning("figure %s is skipped: %s", name, error)
 
 
 Drawing = tuple[str, Callable[[], "Figure"]]
-"""A figure's name and what draws it, or raises ValueError."""
+"""Name of a figure and the function that draws it, or raises ValueError."""
 DRAWINGS: list[Callable[[Encoded, Sequence[Task], int], Iterator[Drawing]]] = []
-"""What plugins draw of a model on some tasks, with a seed."""
+"""Functions of plugins that draw figures of a model on some tasks, with a seed."""
 LAYERS: list[Callable[[str, list[Task], str | None, int], Outcome]] = []
-"""What measures every layer of a model, by its name, on a device and in batches of a size, if a plugin does."""
+"""Functions of plugins that evaluate every layer of a model, given its name, a device and a batch size."""
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Label of a model -> the results of its runs."""
+"""Results of each model's runs, by label."""
 SCATTERS: list[Callable[[Task, Runs], Iterator[tuple[str, Figure]]]] = []
-"""What plugins draw of several models on a task."""
+"""Functions of plugins that draw figures of several models on a task."""
 
 
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
-    """Several models, label -> the reports of its runs, on each task of geometry.
+    """Draw several models on each geometry task.
 
-    Of a pair set alignment against uniformity of the first runs, coloured by the score of that set if it is there; of other
-    tasks what plugins draw.
+    For sets of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the set if
+    all models have one. Plugins draw figures of other tasks.
+
+    Args:
+        runs: Reports of each model's runs, by label.
+        tasks: Tasks to draw.
+
+    Yields:
+        Name and figure.
     """
     from multicse.evaluation.figures.basic import alignment_uniformity_scatter
 

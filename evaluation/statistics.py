@@ -1,6 +1,6 @@
-"""Is one encoder better than another: over seeds (t tests), or over the examples of one test set.
+"""Significance tests between encoders: t-tests over seeds, or paired tests over the examples of one test set.
 
-Differences are the second minus the first everywhere, so a positive one says that the second is better.
+All differences are the second value minus the first, so positive means that the second is better.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy  # whose parts load when they are used
+import scipy  # its subpackages are imported lazily
 
 from multicse.evaluation.task import EvaluationError
 
-CELLS = 2**20  # of one (samples, N) array: 8 MB
+CELLS = 2**20  # size of a (samples, N) array: 8 MB
 
 
 class Summary(NamedTuple):
-    """Mean, sample standard deviation (n - 1 below the root; None for one value) and number of values."""
+    """Mean, sample standard deviation (with n - 1; None for one value) and number of values."""
 
     mean: float
     sd: float | None
@@ -25,7 +25,7 @@ class Summary(NamedTuple):
 
 
 class TTest(NamedTuple):
-    """Difference of means, two-sided p, 95 % interval of the difference."""
+    """Difference of means, two-sided p value, 95 % confidence interval of the difference."""
 
     difference: float
     p: float
@@ -34,16 +34,24 @@ class TTest(NamedTuple):
 
 
 def summary(values: Sequence[float] | np.ndarray) -> Summary:
-    """Mean ± sd of runs."""
+    """Summarise the scores (N,) of runs."""
     x = _values("values", values, least=1)
     return Summary(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None, len(x))
 
 
 def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, *, pooled: bool = True) -> TTest:
-    """Unpaired t test with pooled variance: the test of NonLing-CSE's Table 3, over seeds. Without, it is Welch's, which
-    does not take the two variances for equal.
+    """Run a two-sided unpaired t-test between the scores of two models over seeds.
 
-    Raises EvaluationError for fewer than 2 values on a side, a value that is not finite, and no variance on both sides.
+    Args:
+        a: Scores of the first model, (N,), one per seed, N >= 2.
+        b: Scores of the second model, (M,), M >= 2.
+        pooled: If True, use Student's t-test with pooled variance, else Welch's t-test.
+
+    Raises:
+        EvaluationError: A side has fewer than 2 values, a value is not finite, or neither side varies.
+
+    References:
+        Jian et al., Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings, NeurIPS 2022, Table 3.
     """
     x, y = _values("a", a), _values("b", b)
     _check_varies(x, y)
@@ -51,26 +59,34 @@ def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, 
 
 
 def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
-    """Runs against a number that no seed changes, such as an untrained model's; errors as `student_t`."""
+    """Test the scores of runs against a constant, such as the score of an untrained model.
+
+    Args:
+        value: The constant.
+        b: Scores, (N,), one per seed, N >= 2.
+
+    Raises:
+        EvaluationError: As for `student_t`.
+    """
     y = _values("b", b)
     _check_varies(y)
     return _result(float(y.mean()) - value, scipy.stats.ttest_1samp(y, value), value)
 
 
 def _check_varies(*sides: np.ndarray) -> None:
-    # rounding leaves a spread of 1e-16 in equal values
+    # equal values can differ by rounding, about 1e-16
     if max(map(np.ptp, sides)) <= 1e-12 * max(abs(side).max() for side in sides):
         raise EvaluationError("neither side varies, so p is undefined; are the runs copies of one another?")
 
 
 def _result(difference: float, found: Any, origin: float = 0.0) -> TTest:
-    """origin: what scipy's interval is counted from."""
+    """Convert scipy's result; its confidence interval is relative to `origin`."""
     low, high = (float(end) - origin for end in found.confidence_interval(0.95))
     return TTest(difference, float(found.pvalue), low, high)
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p values of several comparisons, adjusted (Holm 1979): below .05 means that all such claims hold together."""
+    """Adjust the p values (N,) of several comparisons (Holm 1979): all claims below .05 are significant together."""
     values = np.asarray(p)
     order = np.argsort(values, kind="stable")
     adjusted = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
@@ -85,14 +101,25 @@ def paired_bootstrap(
     samples: int = 2_000,
     seed: int = 0,
 ) -> float:
-    """The p of two encoders on the pairs of one test set: cosines (N,) of each, human ratings (N,).
+    """Compare two encoders on the pairs of one test set by a paired bootstrap.
 
-    Both are measured on the same resampled pairs, so what makes a set hard for both cancels out. `metric` is "spearman"
-    or "pearson", over all pairs as in `PairTask`. A resample whose values are all equal counts as 0. p is twice the
-    smaller share of resamples on one side of 0, with 1 added to both counts, so it is never 0. It speaks of these two
-    sets of weights, not of the methods: those vary by seed.
+    Both encoders are scored on the same resampled pairs, which removes the variance that they share. The correlation of a
+    resample with constant values counts as 0. p is twice the smaller share of differences on one side of 0, with 1 added to
+    both counts, so it is never 0. The test compares two sets of weights, not two methods, which vary by seed.
 
-    Raises EvaluationError for lengths that differ, values that are not finite, and ratings that are all equal.
+    Args:
+        first: Cosines of the first encoder, (N,).
+        second: Cosines of the second encoder, (N,).
+        gold: Human ratings, (N,).
+        metric: "spearman" or "pearson", over all pairs as in `PairTask`.
+        samples: Number of resamples.
+        seed: Seed of the resampling.
+
+    Returns:
+        Two-sided p value.
+
+    Raises:
+        EvaluationError: Lengths differ, a value is not finite, or all ratings are equal.
     """
     columns = [_values("first", first), _values("second", second), _values("gold", gold)]
     _same_length(*columns)
@@ -112,11 +139,17 @@ def paired_bootstrap(
 
 
 def sign_test(first: np.ndarray, second: np.ndarray) -> float:
-    """The p of two classifiers on the examples of one test set, which each got right (N,), booleans.
+    """Compare two classifiers on the examples of one test set by McNemar's exact test.
 
-    McNemar's test in its exact form: whether of the examples that one alone got right, half are the second's.
+    Args:
+        first: Whether the first classifier is right on each example, (N,), boolean.
+        second: Whether the second classifier is right, (N,), boolean.
 
-    Raises EvaluationError for lengths that differ.
+    Returns:
+        Two-sided p value; 1 if the classifiers agree everywhere.
+
+    Raises:
+        EvaluationError: Lengths differ.
     """
     x, y = _values("first", first), _values("second", second)
     _same_length(x, y)
@@ -125,7 +158,7 @@ def sign_test(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Linear correlation (samples,) of the rows of x, y (samples, N); 0 where one is constant."""
+    """Return the linear correlation (samples,) of the rows of x, y (samples, N); 0 if a row is constant."""
     x, y = (values - values.mean(1, keepdims=True) for values in (x, y))
     both, scale = (x * y).sum(1), np.sqrt((x * x).sum(1) * (y * y).sum(1))
     return np.divide(both, scale, out=np.zeros_like(both), where=scale > 1e-12 * x.shape[1])
@@ -134,14 +167,16 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _values(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:
     x = np.asarray(values, dtype=float)
     if x.ndim != 1 or len(x) < least:
-        raise EvaluationError(f"{name} must hold at least {least} value{'s' * (least > 1)}, (N,), got shape {x.shape}")
+        raise EvaluationError(f"{name} needs at least {least} value{'s' * (least > 1)}, (N,), got shape {x.shape}")
     if not np.isfinite(x).all():
         place = int(np.flatnonzero(~np.isfinite(x))[0])
-        raise EvaluationError(f"{name} holds {x[place]} at position {place}; leave out what failed, on both sides alike")
+        raise EvaluationError(
+            f"{name} contains {x[place]} at position {place}; remove failed runs or examples on both sides"
+        )
     return x
 
 
 def _same_length(*arrays: np.ndarray) -> None:
     if len({len(x) for x in arrays}) > 1:
         lengths = " and ".join(f"{len(x):,}" for x in arrays)
-        raise EvaluationError(f"paired values must be equally many and in the same order, got {lengths}")
+        raise EvaluationError(f"paired values must have the same length and order, got {lengths}")

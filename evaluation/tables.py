@@ -1,4 +1,4 @@
-"""Results as tables: one model in full, or models side by side as text, Markdown or LaTeX in the papers' column order."""
+"""Tables of results: one model in full, or several models as text, Markdown or LaTeX in the papers' column order."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ LABELS = {
     **{"sickr-train": "SICK-R train", "sickr-dev": "SICK-R dev", "sickr": "SICK-R"},
     **{"sst2": "SST", AVERAGE: "Avg", TRANSFER_AVERAGE: "Avg"},
 }
-HEADLINES = (("spearman",), ("accuracy",), ("alignment", "uniformity"))  # what stands for a task, the first that it has
-REGRESSION = "-regression"  # SentEval's trained mode, whose headline is Pearson; never a column of the cosine's Spearman
+HEADLINES = (("spearman",), ("accuracy",), ("alignment", "uniformity"))  # main metrics of a task: the first that it has
+REGRESSION = "-regression"  # SentEval's trained mode, with Pearson as its main metric
 LOWER = {"alignment", "intra_class_distance", "distance_ratio", "mean_cosine", "top3_variance", "mse", "loss"}
-NEITHER = {"modality_gap", "inter_class_distance"}  # no best; of LOWER and all uniformities the lowest, else the highest
+NEITHER = {"modality_gap", "inter_class_distance"}  # have no best; lower is better for LOWER and every uniformity
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model in a comparison: its label, and the results of its runs (one a seed).
+    """A model in a comparison: its label, and the results of its runs (one per seed).
 
-    `examples` is what a test on a single run needs, by task: the cosine of every pair (N,), or for a classification
-    which examples were right (N,), booleans.
+    `examples` contains, by task, the values for a paired test of single runs: the cosine of every pair (N,), or for a
+    classification whether each example was right (N,), boolean.
     """
 
     label: str
@@ -44,7 +44,7 @@ class Row:
 
 
 class Column(NamedTuple):
-    """One column; `key` names it in marks."""
+    """A column of a comparison; `key` identifies it in `Marks`."""
 
     key: str
     label: str
@@ -52,14 +52,14 @@ class Column(NamedTuple):
     metric: str
 
     def values(self, row: Row) -> list[float]:
-        """The column's number of every run; none if a run lacks it."""
+        """Return the score of every run of a row; empty if a run has no score."""
         values = [_value(run, self.task, self.metric) for run in row.runs]
         return [] if None in values else [value for value in values if value is not None]
 
 
 @dataclass(frozen=True)
 class Marks:
-    """p values by (label, column key) against the row `reference`, and the test they are from."""
+    """p values by (label, column key) against the row `reference`, and the name of the test."""
 
     p: Mapping[tuple[str, str], float]
     reference: str
@@ -67,10 +67,16 @@ class Marks:
 
 
 def averages(results: Results, metric: str | None = None) -> dict[str, dict[str, float]]:
-    """The papers' averages over the tasks of a group that are there, if they are several, as a task of its own:
-    ``average of 7`` -> spearman of the STS sets, ``transfer average of 7`` -> accuracy; of `metric`, if one is given.
+    """Average the STS tasks and the transfer tasks, as the papers do.
 
-    Each number is rounded to 2 decimals first, as the papers' script does.
+    Each score is rounded to 2 decimals first, as in the papers' script.
+
+    Args:
+        results: Results of one run.
+        metric: Metric to average. Default: Spearman for STS, accuracy for transfer.
+
+    Returns:
+        Averages as tasks, such as ``average of 7``; a group with fewer than two results has none.
     """
     found = {}
     for title, group, headline in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
@@ -82,7 +88,7 @@ def averages(results: Results, metric: str | None = None) -> dict[str, dict[str,
 
 
 def task_table(results: Results) -> str:
-    """One row a task, one column a metric: everything about one model. Tasks with other metrics are in a block below."""
+    """Format the results of one model: one row per task, one column per metric, one block per set of metrics."""
     blocks: dict[tuple[str, ...], list[list[str]]] = {}
     for task, scores in results.items():
         metrics = [m for m, value in scores.items() if isinstance(value, float) and m != "threshold"]
@@ -92,19 +98,19 @@ def task_table(results: Results) -> str:
 
 
 def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | None = None, style: str = "text") -> str:
-    """Models side by side, one row each: mean ± sample sd where a model is several runs.
+    """Format several models, one row each, with mean ± sample standard deviation for several runs.
 
-    Columns are the seven STS sets and their average, transfer and its average, and whatever else there is. An average is
-    shown only where all of its tasks are there. "-": a run lacks the number.
+    Columns are the seven STS sets and their average, the transfer tasks and their average, then all other tasks. "-" means
+    that a run has no score.
 
     Args:
         rows: The models.
-        metric: The one metric that is shown of every task; those without it are left out. If None, each task's headline.
-        marks: From `significance`; ``*`` p < .05, ``**`` p < .01.
-        style: "text", "markdown" or "latex"; the last two have the best of a column in bold.
+        metric: Metric to show for every task; tasks without it are skipped. If None, the main metric of each task.
+        marks: p values from `significance`; ``*`` p < .05, ``**`` p < .01.
+        style: "text", "markdown" or "latex"; the last two show the best score of a column in bold.
 
     Raises:
-        EvaluationError: If there are no rows, labels repeat, or nothing has the metric.
+        EvaluationError: There are no rows, labels repeat, or no task has the metric.
     """
     rows, columns = _arranged(rows, metric)
     by_column = [_cells(rows, column, marks, style) for column in columns]
@@ -114,7 +120,7 @@ def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | No
     if style == "text":
         return "\n".join([layout([[metric or "", *head], *body]), *legend])
     if style == "latex":
-        import pandas as pd  # here: half a second, which training need not wait for
+        import pandas as pd  # imported here: it takes half a second, and training does not need it
 
         frame = pd.DataFrame([cells for _, *cells in body], labels, head)
         table = frame.style.format_index(escape="latex").format_index(escape="latex", axis="columns")
@@ -125,12 +131,12 @@ def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | No
 
 
 def _cells(rows: Sequence[Row], column: Column, marks: Marks | None, style: str) -> list[str]:
-    """The numbers of a column with their stars, and with the best in bold where the style has it."""
+    """Format a column with its stars, and with the best score in bold if the style has bold."""
     cells = [mean_sd(statistics.summary(x) if (x := column.values(row)) else None, _digits(column.metric)) for row in rows]
     p = [marks.p.get((row.label, column.key), 1.0) if marks else 1.0 for row in rows]
     stars = ["**" if one < 0.01 else "*" if one < 0.05 else "" for one in p]
     if style == "text":
-        width = max(map(len, stars))  # digits stay below one another
+        width = max(map(len, stars))  # aligns the digits
         return [cell + star.ljust(width) for cell, star in zip(cells, stars, strict=True)]
     best = _best(cells, column.metric)
     return [_dress(cell, star, i in best, style) for i, (cell, star) in enumerate(zip(cells, stars, strict=True))]
@@ -140,11 +146,17 @@ def _cells(rows: Sequence[Row], column: Column, marks: Marks | None, style: str)
 
 
 def significance(rows: Sequence[Row], gold: Mapping[str, np.ndarray] | None = None, metric: str | None = None) -> Marks:
-    """Test every row against the first: pooled t test over runs if both have several, a test over examples if both have one.
+    """Test every row against the first.
 
-    That is a paired bootstrap of cosines, which need `gold` (task -> ratings (N,)), and a sign test of what a classifier got
-    right. Several models against one reference are several chances to win by luck: within a column, p is adjusted after
-    Holm. A cell without what its test needs, or whose runs do not vary, gets no p; neither does the average of single runs.
+    If both rows have several runs, the test is a pooled t-test over runs. If both have one, it is a paired bootstrap of the
+    cosines, or a sign test of the right answers of a classifier. Within a column, p values of several models are adjusted by
+    Holm's method. Cells without the values that a test needs, cells with constant runs, and averages of single runs get no
+    p.
+
+    Args:
+        rows: The models; the first is the reference.
+        gold: Human ratings (N,) by task, needed for the bootstrap.
+        metric: Metric to test. If None, the main metric of each task.
     """
     rows, columns = _arranged(rows, metric)
     reference, others = rows[0], rows[1:]
@@ -189,19 +201,19 @@ def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.
 
 
 def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[Column]]:
-    """The rows with their averages as tasks, and the columns that at least one run fills, in the papers' order."""
+    """Return the rows with averages added as tasks, and the columns with at least one score, in the papers' order."""
     labels = [row.label for row in rows]
     if not rows or not all(row.runs for row in rows):
         raise EvaluationError("a comparison needs at least one row, and every row at least one run")
     if len(set(labels)) < len(labels):
-        raise EvaluationError(f"labels must differ, or marks are ambiguous: {', '.join(labels)}")
+        raise EvaluationError(f"labels must differ: {', '.join(labels)}")
     tasks = dict.fromkeys(task for row in rows for run in row.runs for task in run)
     rows = [replace(row, runs=[{**run, **averages(run, metric)} for run in row.runs]) for row in rows]
     every = [run for row in rows for run in row.runs]
     ordered = [*ORDER, *(task for task in tasks if task not in ORDER)]
     columns = [column for task in ordered for column in _of_task(task, every, metric)]
     if not columns:
-        raise EvaluationError(f"no task has the metric {metric!r}" if metric else "the results hold no numbers to compare")
+        raise EvaluationError(f"no task has the metric {metric!r}" if metric else "the results contain no scores to compare")
     return rows, columns
 
 
@@ -234,8 +246,16 @@ def _value(results: Results, task: str, metric: str) -> float | None:
 def before_after(
     sides: Mapping[str, Results], shown: Callable[[str], bool], change: tuple[str, str] | None = None
 ) -> list[list[str]]:
-    """A head, and a row for each metric of each task that is shown: numbers or `Summary`s of every side, "-" for none, and
-    the change from the one of two sides to the other. The last side's tasks come first."""
+    """Build the rows of a table with several sides, such as before and after training.
+
+    Args:
+        sides: Results by side; values are numbers or `Summary`s. The tasks of the last side come first.
+        shown: Whether a metric is shown.
+        change: Two sides; a further column shows the second minus the first.
+
+    Returns:
+        Header, then one row per task and metric; "-" for a missing score.
+    """
     numbers: dict[tuple[str, str], dict[str, Summary]] = {}
     for name, results in reversed(list(sides.items())):
         for task, scores in results.items():
@@ -253,7 +273,7 @@ def before_after(
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned, the first to the left, numbers to the right, a rule under the head."""
+    """Align columns, the first one left and the others right, with a rule below the header."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -267,19 +287,24 @@ def _cell(value: float | int, metric: str) -> str:
 
 
 def _digits(metric: str) -> int:
-    """Points have two decimals; distances are of the size of 1."""
+    """Return the number of decimals: two for points, three for distances, which are about 1."""
     return 3 if metric in LOWER | NEITHER | {"dimension_std"} or "uniformity" in metric else 2
 
 
 def mean_sd(value: Summary | None, digits: int = 2) -> str:
-    """``76.96 ± 0.38``; without the second for one value, "-" for none."""
+    """Format a summary as ``76.96 ± 0.38``, ``76.96`` for one value, "-" for None.
+
+    Args:
+        value: Mean and standard deviation.
+        digits: Number of decimals.
+    """
     if value is None:
         return "-"
     return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
 
 
 def _best(cells: Sequence[str], metric: str) -> set[int]:
-    """Rows with the best mean as it is printed; none where there is nothing to be better than."""
+    """Return the rows with the best printed mean; empty for fewer than two scores."""
     means = {i: float(cell.split()[0]) for i, cell in enumerate(cells) if cell != "-"}
     if len(means) < 2 or metric in NEITHER:
         return set()
@@ -294,9 +319,7 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
     if marks and marks.p:
         lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
     elif marks:
-        lines.append(
-            "no marks: a test needs several runs of both (one label), or single runs with their .npz beside the report"
-        )
+        lines.append("no p values: a test needs several runs of both models, or single runs with an .npz next to the report")
     return lines
 
 

@@ -1,7 +1,4 @@
-"""Figures of scores, returned as Matplotlib objects; nothing is shown and no global state is touched.
-
-Bad input is a ValueError.
-"""
+"""Figures of scores as Matplotlib objects, without global state. Invalid input raises ValueError."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe & Ito's palette without yellow: told apart by the colour-blind, and on white.
+# Palette of Okabe and Ito without yellow: safe for colour-blind readers and visible on white.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 UNIFORMITY = "uniformity (lower: spread more evenly)"
@@ -23,12 +20,13 @@ ALIGNMENT = "alignment (lower: positives closer)"
 
 
 def alignment_uniformity_figure(history: Sequence[tuple[int, float, float]]) -> Figure:
-    """Alignment against uniformity over training, one point an evaluation: (step, alignment, uniformity).
+    """Draw alignment against uniformity during training (SimCSE, Figure 2).
 
-    Both are better when lower, so good training moves to the lower left. (SimCSE, Figure 2.)
+    Args:
+        history: (step, alignment, uniformity) of every evaluation; lower is better for both.
     """
     if not history:
-        raise ValueError("no evaluation was recorded, so there is nothing to draw: history is empty")
+        raise ValueError("history is empty: no evaluation was recorded")
     steps, align, uniform = (finite("history", column) for column in zip(*history, strict=True))
     figure = new_figure()
     axes = figure.add_subplot()
@@ -45,7 +43,13 @@ def alignment_uniformity_figure(history: Sequence[tuple[int, float, float]]) -> 
 def alignment_uniformity_scatter(
     models: Mapping[str, tuple[float, float]], scores: Mapping[str, float] | None = None, label: str = "average STS score"
 ) -> Figure:
-    """Several models, one point each: name -> (alignment, uniformity), coloured by name -> score. (SimCSE, Figure 3.)"""
+    """Draw alignment against uniformity of several models (SimCSE, Figure 3).
+
+    Args:
+        models: (alignment, uniformity) by name.
+        scores: Scores by name, shown as colours.
+        label: Label of the scores.
+    """
     places = finite("models", list(models.values()), shape=(None, 2))
     figure = new_figure()
     axes = figure.add_subplot()
@@ -55,7 +59,7 @@ def alignment_uniformity_scatter(
         values = finite("scores", [scores[name] for name in models])
         figure.colorbar(axes.scatter(places[:, 1], places[:, 0], c=values, cmap="viridis"), label=label)
     for name, (align, uniform) in zip(models, places, strict=True):
-        side = 1 if uniform <= places[:, 1].mean() else -1  # names stay inside
+        side = 1 if uniform <= places[:, 1].mean() else -1  # keeps names inside the axes
         ha = "left" if side > 0 else "right"
         axes.annotate(name, (uniform, align), (6 * side, 6), textcoords="offset points", ha=ha, parse_math=False)
     axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
@@ -64,7 +68,13 @@ def alignment_uniformity_scatter(
 
 
 def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5) -> Figure:
-    """Cosine (N,) against human rating (N,): every pair, and the quartiles within equal ranges of the rating."""
+    """Draw the cosine of every pair against its rating, with quartiles within equal ranges of the rating.
+
+    Args:
+        similarities: Cosines, (N,).
+        gold: Human ratings, (N,).
+        bins: Number of ranges.
+    """
     similarities, gold = finite("similarities", similarities), finite("gold", gold)
     figure = new_figure()
     axes = figure.add_subplot()
@@ -89,14 +99,20 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
 
 
 def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
-    """Write ``NAME.png`` (150 dpi) and ``NAME.svg`` (text as text); returns both paths, the folder is made.
+    """Write ``NAME.png`` (150 dpi) and ``NAME.svg`` (text as text), deterministically.
 
-    The same figure gives the same bytes: neither date nor random ids are written.
+    Args:
+        figure: The figure.
+        folder: Folder, created if it does not exist.
+        name: Name of the files.
+
+    Returns:
+        Paths of the PNG and the SVG.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # else every further drawing would move the axes a little
+    figure.set_layout_engine("none")  # otherwise every drawing moves the axes slightly
     png, svg = place / f"{name}.png", place / f"{name}.svg"
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "multicse"}):
         figure.savefig(png, dpi=150)
@@ -105,25 +121,39 @@ def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
 
 
 def new_figure(width: float = 6, height: float = 4.5) -> Figure:
-    """An empty figure of a size in inches, on a canvas of its own."""
+    """Create an empty figure with its own canvas.
+
+    Args:
+        width: Width in inches.
+        height: Height in inches.
+    """
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def legend(axes: Axes) -> None:
-    """A legend whose names are shown as they are, ``$`` included."""
+    """Add a legend without math parsing, so that names may contain ``$``."""
     for text in axes.legend(framealpha=0.9, edgecolor="none").get_texts():
         text.set_parse_math(False)
 
 
 def finite(name: str, values: Any, shape: tuple[int | None, ...] = (None,)) -> np.ndarray:
-    """`values` as floats of a shape (None: any length but 0). Raises ValueError for another shape, NaN and infinity."""
+    """Convert values to a float array and check it.
+
+    Args:
+        name: Name of the values, for the error.
+        values: Array or nested sequence.
+        shape: Expected shape; None is any length except 0.
+
+    Raises:
+        ValueError: The shape differs, or a value is NaN or infinite.
+    """
     array = np.asarray(values, dtype=float)
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=False))
     if not fits or not array.size:
         wanted = ", ".join("N" if want is None else str(want) for want in shape)
         raise ValueError(f"{name} must be ({wanted}) and not empty, got shape {array.shape}")
     if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds {int((~np.isfinite(array)).sum())} values that are NaN or infinite; leave them out")
+        raise ValueError(f"{name} contains {int((~np.isfinite(array)).sum())} values that are NaN or infinite; remove them")
     return array

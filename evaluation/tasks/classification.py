@@ -1,9 +1,9 @@
-"""Classification of labelled texts or pairs on frozen sentence vectors.
+"""Classification of labelled texts or pairs on frozen sentence embeddings.
 
-A TSV or CSV has a header with the column ``label`` and one of sentences (``text``, ``sentence``, ...), or two for pairs
-(``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``); its name may end in ``.gz``. Its parts are, in this
-order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and ``NAME.test.tsv``, given by any one of them; a column
-``split`` with train, dev and test; else 80, 10 and 10 % of every class, drawn by a seed.
+A TSV or CSV, optionally with ``.gz``, has a header with the column ``label`` and one column of sentences (``text``,
+``sentence``, ...), or two for pairs (``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``). The split is,
+in this order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and ``NAME.test.tsv``, of which one is named; a
+column ``split`` with train, dev and test; otherwise 80, 10 and 10 % of every class, drawn by a seed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from multicse.evaluation.task import Encoder, EvaluationError, Probing, Score, l
 
 PARTS = ("train", "dev", "test")
 TEXT = ("text", "sentence", "question", "premise", "hypothesis", "text1", "text2", "sentence1", "sentence2")
-L2 = (1e-5, 1e-4, 1e-3, 1e-2)  # of the mean loss; SentEval's
-TENTHS = 10  # of a file that states no split: one is test, one dev
+L2 = (1e-5, 1e-4, 1e-3, 1e-2)  # regularisation of the mean loss, as in SentEval
+TENTHS = 10  # parts of a file without a split: one is test, one dev
 
 
 class Row(NamedTuple):
@@ -38,9 +38,14 @@ class Row(NamedTuple):
 
 
 class Labelled:
-    """Rows by part ("all"; "train" and "test"; or "train", "dev" and "test") with classes numbered in sorted order.
+    """Labelled rows by part, with classes numbered in sorted order.
 
-    Raises EvaluationError for an empty part, a single class, and a class that train has no row of.
+    Args:
+        source: File of the rows, for errors.
+        parts: Rows of "all"; of "train" and "test"; or of "train", "dev" and "test".
+
+    Raises:
+        EvaluationError: A part is empty, there is a single class, or a class is missing from train.
     """
 
     def __init__(self, source: str, parts: dict[str, list[Row]]) -> None:
@@ -53,7 +58,7 @@ class Labelled:
         self.counts = Counter(row.label for row in learned)
         self.classes = tuple(sorted(self.counts))
         if len(self.classes) < 2:
-            raise EvaluationError(f"{source}: all {len(learned):,} rows to learn from have the label {self.classes[0]!r}")
+            raise EvaluationError(f"{source}: all {len(learned):,} training rows have the label {self.classes[0]!r}")
         for row in (row for rows in parts.values() for row in rows):
             if row.label not in self.counts:
                 near = did_you_mean(row.label, self.classes)
@@ -61,18 +66,18 @@ class Labelled:
 
     @cached_property
     def y(self) -> dict[str, np.ndarray]:
-        """Class numbers (N,) by part."""
+        """Return the class numbers (N,) by part."""
         number = {label: i for i, label in enumerate(self.classes)}
         return {part: np.asarray([number[row.label] for row in rows]) for part, rows in self.parts.items()}
 
     @property
     def pairs(self) -> bool:
-        """Whether the rows are pairs of sentences."""
+        """Return whether the rows are pairs of sentences."""
         return any(row.second for rows in self.parts.values() for row in rows)
 
     @property
     def hash(self) -> str:
-        """sha256 of parts, sentences and labels."""
+        """SHA-256 of parts, sentences and labels."""
         digest = hashlib.sha256()
         for part, rows in self.parts.items():
             for row in rows:
@@ -81,35 +86,51 @@ class Labelled:
 
     @property
     def sides(self) -> list[list[str]]:
-        """The sentences of each part, and of pairs the second ones after them."""
+        """Return the sentences of each part; for pairs, then the second sentences of each part."""
         sides = [[row.text for row in rows] for rows in self.parts.values()]
         return sides + ([[row.second for row in rows] for rows in self.parts.values()] if self.pairs else [])
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Distinct sentences of all parts."""
+        """Return the distinct sentences of all parts."""
         return list(dict.fromkeys(text for side in self.sides for text in side))
 
     def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
-        """What a classifier is given, float32 by part: vectors (N, d), or the `pair_features` (N, 2d) of pairs."""
+        """Return the input of a classifier by part, float32: embeddings (N, d), or `pair_features` (N, 2d) of pairs."""
         found = [vectors.astype(np.float32) for vectors in look_up(encoder, *self.sides)]
         made = map(pair_features, found[: len(self.parts)], found[len(self.parts) :]) if self.pairs else found
         return dict(zip(self.parts, made, strict=True))
 
     def check_folds(self, folds: int, least: int) -> None:
-        """Raises EvaluationError when a class has fewer than `least` rows to learn from."""
+        """Check the size of every class.
+
+        Args:
+            folds: Number of folds, for the error.
+            least: Smallest number of training rows of a class.
+
+        Raises:
+            EvaluationError: A class is smaller.
+        """
         label, count = min(self.counts.items(), key=lambda item: item[1])
         if count < least:
             raise EvaluationError(f"{self.source}: the class {label!r} has {count} rows; {folds} folds need {least}")
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """[|u - v|, u * v]: (N, 2d) of u, v (N, d)."""
+    """Compute the features of pairs for a classifier.
+
+    Args:
+        u: Embeddings of the first sentences, (N, d).
+        v: Embeddings of the second sentences, (N, d).
+
+    Returns:
+        [|u - v|, u * v], (N, 2d).
+    """
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
 class LabelledTask:
-    """What the tasks on labelled sentences share: the name, the data, its hash and its sentences."""
+    """Base class of tasks on labelled sentences: name, data, hash and sentences."""
 
     primary = "accuracy"
 
@@ -119,16 +140,16 @@ class LabelledTask:
 
     @property
     def hash(self) -> str:
-        """sha256 of parts, sentences and labels."""
+        """SHA-256 of parts, sentences and labels."""
         return self.data.hash
 
     def sentences(self) -> list[str]:
-        """Distinct sentences of all parts."""
+        """Return the distinct sentences of all parts."""
         return self.data.sentences
 
 
 class Fitted(NamedTuple):
-    """Classes (N,) predicted for the test part, and what a report says of how they came about."""
+    """Predicted classes (N,) of the test part, and details of the classifier for the report."""
 
     predicted: np.ndarray
     details: dict[str, Any]
@@ -139,7 +160,13 @@ Parts = dict[str, np.ndarray]
 
 
 def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """Fit a logistic regression for each strength of L2, and predict by the one that is best on dev."""
+    """Fit a logistic regression for each strength of L2, and predict with the best one on dev.
+
+    Args:
+        x: Features by part, (N, d).
+        y: Classes by part, (N,).
+        probing: Settings of classifiers; not used.
+    """
     from sklearn.linear_model import LogisticRegression
 
     rows = len(y["train"])
@@ -150,13 +177,17 @@ def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
 
 
 HEADS: dict[str, Callable[[Parts, Parts, Probing], Fitted]] = {"linear": linear}
-"""Classifiers by the names that ``classify:FILE?head=NAME`` takes; plugins add theirs."""
+"""Classifiers by name, for ``classify:FILE?head=NAME``; plugins add theirs."""
 
 
 class ClassificationTask(LabelledTask):
-    """Accuracy, macro precision, recall and F1, and Matthews' correlation, in points, of a classifier on frozen vectors.
+    """Accuracy, macro precision, recall and F1, and Matthews' correlation of a classifier on frozen embeddings, in points.
 
-    Pairs of vectors u, v become the features [|u - v|, u * v]. The classifier is one of `HEADS`.
+    Args:
+        name: Name of the task.
+        data: Labelled rows with train, dev and test.
+        probing: Settings of classifiers.
+        head: Classifier, one of `HEADS`. Pairs are represented by `pair_features`.
     """
 
     def __init__(self, name: str, data: Labelled, probing: Probing | None = None, head: str = "linear") -> None:
@@ -166,21 +197,34 @@ class ClassificationTask(LabelledTask):
         self.head = head
 
     def score(self, encoder: Encoder) -> Score:
-        """The metrics; in the details the counts, classes and confusion, and how the classifier came about."""
+        """Return the metrics; details are counts, classes, the confusion matrix and the classifier's settings."""
         fitted = HEADS[self.head](self.data.features(encoder), self.data.y, self.probing)
         return score(self.data, fitted.predicted, {"head": self.head, **fitted.details})
 
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Share of equal labels (N,), in points."""
+    """Compute the share of correct labels.
+
+    Args:
+        gold: Labels, (N,).
+        predicted: Predicted labels, (N,).
+
+    Returns:
+        Accuracy in points.
+    """
     return 100 * float(np.mean(gold == predicted))
 
 
 def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Score:
-    """Metrics of `predicted` (N,) for the test part, with its counts beside other `details`.
+    """Score predictions of the test part.
 
-    Macro means are over the classes that occur in the test part or in the predictions; a class never predicted has
-    precision 0. ``confusion[i][j]`` counts rows of class i taken for class j, in the order of ``classes``.
+    Macro means are over the classes that occur in the test part or in the predictions; a class that is never predicted has
+    precision 0. ``confusion[i][j]`` counts rows of class i predicted as class j, in the order of ``classes``.
+
+    Args:
+        data: Labelled rows.
+        predicted: Predicted class numbers of the test part, (N,).
+        details: Further details for the report.
     """
     from sklearn.metrics import confusion_matrix, matthews_corrcoef, precision_recall_fscore_support
 
@@ -197,12 +241,22 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
 
 
 def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
-    """Raises EvaluationError for an unknown head, data without a dev or a test part, and such a part with one class."""
+    """Check the data of a classification task.
+
+    Args:
+        name: Name of the task, for the error.
+        data: Labelled rows.
+        head: Name of the classifier.
+        known: Names of all classifiers.
+
+    Raises:
+        EvaluationError: The head is unknown, dev or test is missing, or dev or test has one class.
+    """
     if head not in known:
-        raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads are {', '.join(known)}")
+        raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads: {', '.join(known)}")
     if set(data.parts) != set(PARTS):
-        raise EvaluationError(f"task {name}: the parts are {', '.join(data.parts)}; train, dev and test are needed")
-    for part in ("dev", "test"):  # of one class, always the same answer would be perfect
+        raise EvaluationError(f"task {name}: found the parts {', '.join(data.parts)}, expected train, dev and test")
+    for part in ("dev", "test"):  # with one class, a constant answer would be perfect
         if len(set(data.y[part].tolist())) < 2:
             raise EvaluationError(f"{data.source}: the {part} part has one class; it needs rows of at least two")
 
@@ -211,9 +265,15 @@ def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
 
 
 def read_labelled(path: str | Path, seed: int = 0) -> Labelled:
-    """Train, dev and test of a labelled TSV or CSV; `seed` draws them where the file does not state them.
+    """Read train, dev and test of a labelled TSV or CSV.
 
-    Raises EvaluationError, with file and line, for a missing file or column, a bad row, and a part that is not there.
+    Args:
+        path: File of all rows, or one of NAME.train.tsv, NAME.dev.tsv and NAME.test.tsv.
+        seed: Seed of the split of a file that has none.
+
+    Raises:
+        EvaluationError: A part or a class is missing, or a row is invalid.
+        DataError: A file or column is missing.
     """
     file = Path(path).expanduser()
     named = re.fullmatch(r"(.+)\.(train|dev|test)(\.[ct]sv(?:\.gz)?)", file.name)
@@ -233,8 +293,8 @@ def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
     label, count = min(Counter(labels).items(), key=lambda item: item[1], default=("", 0))
     if count < TENTHS:
         raise EvaluationError(
-            f"{file}: the class {label!r} has {count} rows, too few to be split into tenths; state the split in a column "
-            "named split (train, dev, test), or leave the class out"
+            f"{file}: the class {label!r} has {count} rows, too few for ten parts; add a column named split (train, "
+            "dev, test), or remove the class"
         )
     splitter = StratifiedKFold(TENTHS, shuffle=True, random_state=seed)
     tenths = [left_out for _, left_out in splitter.split(np.zeros(len(rows)), labels)]
@@ -243,16 +303,16 @@ def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """Rows of a table with the part each states ("" without a split column)."""
+    """Yield the rows of a table with their part ("" without a split column)."""
     for number, fields in read_rows(path, ("label",), TEXT):
         place = f"{path}, line {number}"
         texts = [" ".join(cell.split()) for column, cell in fields.items() if column in TEXT]
         label = fields["label"].strip()
         if len(texts) > 2:
-            raise EvaluationError(f"{path}: {len(texts)} columns are sentences ({', '.join(TEXT)}); leave one or two")
+            raise EvaluationError(f"{path}: {len(texts)} columns contain sentences ({', '.join(TEXT)}); keep one or two")
         if not label or not all(texts):
             raise EvaluationError(f"{place}: the label or a sentence is empty")
         part = fields.get("split", "").strip()
         if "split" in fields and part not in PARTS:
-            raise EvaluationError(f"{place}: the split {part!r} is none of {', '.join(PARTS)}.{did_you_mean(part, PARTS)}")
+            raise EvaluationError(f"{place}: unknown split {part!r}.{did_you_mean(part, PARTS)} Splits: {', '.join(PARTS)}")
         yield part, Row(texts[0], label, place, *texts[1:])

@@ -1,6 +1,6 @@
-"""Where vectors lie on the unit sphere: how close positives are, and how evenly all fill it.
+"""Geometry of embeddings on the unit sphere: alignment of positives, uniformity and anisotropy of all embeddings.
 
-Every number here is of directions: vectors are brought to unit length first. None is in points.
+All embeddings are scaled to unit length first. No metric is in points.
 """
 
 from __future__ import annotations
@@ -16,33 +16,50 @@ from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 from multicse.evaluation.tasks.sts import PairTask
 
-CHUNK = 2048  # rows of a block of pairs
-TOP = 3  # dimensions counted as the top ones
+CHUNK = 2048  # rows per block of pairs
+TOP = 3  # number of dimensions in top3_variance
 
 
 def alignment(x: np.ndarray, y: np.ndarray) -> float:
-    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d), brought to unit length first; 0 to 4, lower is better.
+    """Compute the alignment of positive pairs, mean ||x_i - y_i||^2 at unit length; 0 to 4, lower is better.
 
-    Left unnormalised the number is a matter of vector lengths (in the hundreds for BERT).
+    Args:
+        x: Embeddings of first items, (N, d).
+        y: Embeddings of second items, (N, d).
+
+    References:
+        Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+        Hypersphere, ICML 2020.
     """
     if x.shape != y.shape:
-        raise EvaluationError(f"alignment is of pairs, in one space; {x.shape} and {y.shape} vectors were given")
+        raise EvaluationError(f"alignment needs pairs of embeddings, got shapes {x.shape} and {y.shape}")
     return (on_sphere(x) - on_sphere(y)).square().sum(-1).mean().item()
 
 
 def uniformity(x: np.ndarray) -> float:
-    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d), brought to unit length first; -8 to 0, lower is better."""
-    return float(np.float32(cross_uniformity_cyclip(x, x)))  # as precise as the cosines
+    """Compute the uniformity log mean_{i<j} exp(-2 ||x_i - x_j||^2) at unit length; -8 to 0, lower is better.
+
+    Args:
+        x: Embeddings, (N, d).
+
+    References:
+        Wang and Isola, ICML 2020.
+    """
+    return float(np.float32(cross_uniformity_cyclip(x, x)))  # rounded to the precision of the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
-    """log mean_{i>j} exp(-2 ||x_i - y_j||^2) of pairs x, y (N, d): what CyCLIP's hypersphere script calls uniformity.
+    """Compute log mean_{i>j} exp(-2 ||x_i - y_j||^2), named uniformity in CyCLIP's hypersphere script.
 
-    It says how far an item is from other items' captions, not how evenly either fills the sphere, and the order of the
-    pairs decides which half of the combinations counts. Only to compare with that script; Wang & Isola's is `uniformity`.
+    It measures the distance of an item from other items' captions, and it depends on the order of the pairs, which
+    determines the half of the combinations that counts. Use it only for comparison with that script; see `uniformity`.
+
+    Args:
+        x: Embeddings of items, (N, d).
+        y: Embeddings of their captions, (N, d).
     """
     if len(x) != len(y) or len(x) < 2:
-        raise EvaluationError(f"uniformity needs at least 2 rows, of pairs on both sides; got {len(x)} and {len(y)} vectors")
+        raise EvaluationError(f"uniformity needs at least 2 pairs; got {len(x)} and {len(y)} embeddings")
     sums = []
     for rows, columns, cosines in cosine_blocks(on_sphere(y), on_sphere(x)):
         above = rows[:, None] < columns
@@ -52,12 +69,19 @@ def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def anisotropy(x: np.ndarray) -> dict[str, float]:
-    """Of x (N, d) at unit length: ``mean_cosine`` over all pairs i<j, near 0 when directions are spread and near 1 in a
-    narrow cone (Ethayarajh 2019); ``dimension_std``, the mean over the dimensions of their standard deviation times
-    sqrt(d), 1 when directions are spread evenly and 0 when all vectors are one (Chen & He 2021, Figure 2);
-    ``top3_variance``, the share of the variance that the three most variable dimensions hold (3/d when all are alike)."""
+    """Compute measures of anisotropy at unit length.
+
+    Args:
+        x: Embeddings, (N, d).
+
+    Returns:
+        ``mean_cosine`` over all pairs i<j: about 0 for evenly spread directions, about 1 in a narrow cone (Ethayarajh 2019).
+        ``dimension_std``: mean over dimensions of the standard deviation times sqrt(d); 1 for evenly spread directions, 0
+        for constant embeddings (Chen and He 2021, Figure 2). ``top3_variance``: share of the variance in the three
+        dimensions with the highest variance; 3/d if all are equal.
+    """
     if len(x) < 2:
-        raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
+        raise EvaluationError(f"a mean over pairs needs at least 2 embeddings, got {len(x)}")
     rows = on_sphere(x).double()
     mean_cosine = float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
     spread = rows.std(0, correction=0).numpy() * np.sqrt(x.shape[1])
@@ -70,8 +94,12 @@ def anisotropy(x: np.ndarray) -> dict[str, float]:
 
 
 class GeometryTask:
-    """Alignment of the pairs rated above `threshold` (SimCSE: 4 of 5), uniformity and anisotropy of all distinct sentences,
-    of one pair task. Not in points."""
+    """Alignment of highly rated pairs, and uniformity and anisotropy of all distinct sentences, of a task of rated pairs.
+
+    Args:
+        pairs: The task of rated pairs.
+        threshold: Pairs with a higher rating are positives (SimCSE: 4 of 5).
+    """
 
     primary = "uniformity"
 
@@ -81,19 +109,19 @@ class GeometryTask:
         self.threshold = threshold
         self.positives = np.flatnonzero(pairs.gold > threshold)
         if not len(self.positives):
-            raise EvaluationError(f"task {self.name}: no pair is rated above {threshold}, so alignment has no positives")
+            raise EvaluationError(f"task {self.name}: alignment needs positives, but no pair is rated above {threshold}")
 
     @property
     def hash(self) -> str:
-        """sha256 of the pairs and ratings."""
+        """SHA-256 of pairs and ratings."""
         return self.pairs.hash
 
     def sentences(self) -> list[str]:
-        """Distinct sentences of all pairs."""
+        """Return the distinct sentences of all pairs."""
         return self.pairs.sentences()
 
     def score(self, encoder: Encoder) -> Score:
-        """``alignment``, ``uniformity``, ``uniformity_without_log`` and `anisotropy`; what they are over."""
+        """Return ``alignment``, ``uniformity``, ``uniformity_without_log`` and `anisotropy`; details are counts."""
         pairs, sentences = self.pairs.pairs, self.sentences()
         vectors, first, second = look_up(
             encoder, sentences, *([side[i] for i in self.positives] for side in (pairs.first, pairs.second))
@@ -105,23 +133,22 @@ class GeometryTask:
 
 
 class PairedGeometryTask(PairedTask):
-    """Alignment of pictures or sounds with their captions, and how evenly each kind fills the sphere (Zhao et al., Figures
-    2 and 3).
+    """Alignment of images or audio clips with captions, and uniformity of each modality (Zhao et al., Figures 2 and 3).
 
     ``alignment`` is over all pairs of an item and one of its captions, ``text_uniformity`` over the distinct captions,
-    ``image_uniformity`` or ``audio_uniformity`` over the items. ``cross_uniformity_cyclip`` is over the items with their
-    first captions, see the function. ``modality_gap`` is the distance between the mean item and the mean caption (Liang
-    et al. 2022). Not in points.
+    ``image_uniformity`` or ``audio_uniformity`` over the items, and ``cross_uniformity_cyclip`` over the items with their
+    first captions. ``modality_gap`` is the distance between the mean item and the mean caption (Liang et al. 2022). Not in
+    points.
     """
 
     primary = "alignment"
 
     def score(self, encoder: Encoder) -> Score:
-        """The numbers above; counts of items and captions."""
+        """Return the metrics above; details are the numbers of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
         distinct = list(dict.fromkeys(captions))
         if len(distinct) < 2:
-            raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity is over different ones")
+            raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity needs at least two texts")
         texts, different = look_up(encoder, captions, distinct)
         first = np.unique(owners, return_index=True)[1]
         gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())
@@ -136,7 +163,15 @@ class PairedGeometryTask(PairedTask):
 
 
 def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Row numbers, column numbers and cosines of blocks of unit vectors a, b (N, d), at and right of the diagonal."""
+    """Yield the cosines of unit vectors in blocks on and right of the diagonal.
+
+    Args:
+        a: Rows, (N, d).
+        b: Columns, (N, d).
+
+    Yields:
+        Row numbers (R,), column numbers (C,) and cosines (R, C) of a block.
+    """
     for top in range(0, len(a), CHUNK):
         for left in range(top, len(b), CHUNK):
             rows = torch.arange(top, min(top + CHUNK, len(a)))
@@ -145,10 +180,20 @@ def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor
 
 
 def on_sphere(x: np.ndarray) -> Tensor:
-    """Rows of x (N, d) at unit length, float32; a zero row has no direction and is refused, and so is a NaN."""
+    """Scale rows to unit length.
+
+    Args:
+        x: Embeddings, (N, d).
+
+    Returns:
+        (N, d), float32.
+
+    Raises:
+        EvaluationError: A row is zero, or contains NaN or infinity.
+    """
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():
-        raise EvaluationError(f"row {int(np.argmin(np.isfinite(lengths)))} holds NaN or infinity; the model has diverged")
+        raise EvaluationError(f"row {int(np.argmin(np.isfinite(lengths)))} contains NaN or infinity; the model has diverged")
     if not (lengths > 0).all():
-        raise EvaluationError(f"row {int(np.argmin(lengths))} is a zero vector, which has no place on the unit sphere")
+        raise EvaluationError(f"row {int(np.argmin(lengths))} is a zero vector, which cannot be scaled to unit length")
     return torch.from_numpy(np.asarray(x / lengths, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Samples of shards for evaluation: pictures, sounds or texts with their captions or class, decoded a chunk at a time."""
+"""Samples of shards for evaluation: images, audio clips or texts with their captions or class, decoded in chunks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from multicse.data.shards import BadSample, RawSample, ShardSet, read, size_and_
 from multicse.data.streams import decode
 from multicse.evaluation.task import Encoder, EvaluationError, Sound, embed
 
-CHUNK = 64  # samples decoded at a time: some 60 MB of pictures at 640 x 480, or 110 MB of ten-second sounds
+CHUNK = 64  # samples decoded at a time: some 60 MB of images at 640 x 480, or 110 MB of ten-second audio clips
 
 
 class Sample(NamedTuple):
     """One decoded sample."""
 
-    where: str  # task and shard, for messages; the data's own errors name the sample
+    where: str  # task and shard, for messages; errors of the data package name the sample
     item: Any  # uint8 RGB (H, W, 3), a Sound, or a text
     fields: Mapping[str, bytes]
     key: str
 
     def captions(self) -> list[str]:
-        """Its captions, at least one: the entry `captions` of its json, else its field txt."""
+        """Return the captions, at least one: the entry `captions` of the field json, or the field txt."""
         with named(self.where):
             return decode.captions(self.fields, self.key)
 
     def label(self, classes: int | None = None) -> int:
-        """Its class number, from the field cls. Raises EvaluationError if it is not less than `classes`."""
+        """Return the class number, from the field cls. Raises EvaluationError if it is not less than `classes`."""
         with named(self.where):
             label = decode.label(self.fields, "cls", self.key)
         if classes is not None and label >= classes:
@@ -45,10 +45,14 @@ class Sample(NamedTuple):
 
 
 class Samples:
-    """The samples of a set of shards, in their order, for the task `task` (whose name begins every message).
+    """Samples of shards, in order.
 
-    `shards` is what `ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are missing, or
-    when their samples hold no picture, sound or text, or both pictures and sounds.
+    Args:
+        task: Name of the task, for errors.
+        shards: Folder, brace range or list of shards, as for `ShardSet.open`.
+
+    Raises:
+        EvaluationError: Shards are missing, or samples contain no image, audio or text, or both images and audio.
     """
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
@@ -63,7 +67,7 @@ class Samples:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 over the contents of the shards, wherever they lie."""
+        """SHA-256 of the contents of the shards, independent of their location."""
         digest = hashlib.sha256()
         for shard in self.shards.shards:
             known = shard.sha256 or size_and_sha256(shard.url)[1]
@@ -71,7 +75,7 @@ class Samples:
         return digest.hexdigest()
 
     def chunks(self, size: int = CHUNK) -> Iterator[list[Sample]]:
-        """All samples, at most `size` at a time. A sample that cannot be decoded is an error that names it."""
+        """Yield all samples, at most `size` at a time. Raises EvaluationError for a sample that cannot be decoded."""
         samples = self._raw()
         while chunk := [self._decoded(raw) for raw in islice(samples, size)]:
             yield chunk
@@ -105,35 +109,51 @@ class Samples:
         if len(found) == 1 or (not found and "txt" in fields):
             return found[0] if found else "text"
         raise EvaluationError(
-            f"{self.task}: the samples have the fields {', '.join(sorted(fields)) or 'none'}; give either pictures "
-            f"({', '.join(decode.IMAGES)}), sounds ({', '.join(decode.SOUNDS)}) or texts (txt)"
+            f"{self.task}: the samples have the fields {', '.join(sorted(fields)) or 'none'}; expected images "
+            f"({', '.join(decode.IMAGES)}), audio ({', '.join(decode.SOUNDS)}) or texts (txt)"
         )
 
 
 class PairedTask:
-    """What the tasks on pictures or sounds share. Shards of texts only, or of one item, are refused."""
+    """Base class of tasks on images or audio.
+
+    Args:
+        name: Name of the task.
+        shards: Folder, brace range or list of shards.
+
+    Raises:
+        EvaluationError: The shards contain texts only, or fewer than two items.
+    """
 
     def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
         self.name = name
         self.samples = Samples(name, shards)
         self.modality = self.samples.modality
         if self.modality == "text":
-            raise EvaluationError(f"task {name}: the shards hold texts only; it is about pictures or sounds")
+            raise EvaluationError(f"task {name}: the shards contain texts only; it needs images or audio")
         if len(self.samples) < 2:
-            raise EvaluationError(f"task {name}: the shards hold 1 item; at least two are needed to tell them apart")
+            raise EvaluationError(f"task {name}: the shards contain 1 item; it needs at least two")
 
     @property
     def hash(self) -> str:
-        """sha256 of the shards."""
+        """SHA-256 of the shards."""
         return self.samples.hash
 
     def sentences(self) -> list[str]:
-        """None: captions are read along with their items, and prompts are encoded a part at a time."""
+        """Return an empty list: captions are read together with their items, and prompts are encoded in parts."""
         return []
 
 
 def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Vectors (N, d) of all items, all captions (T,) and the item (T,) of each, decoding a chunk of items at a time."""
+    """Encode all items, a chunk at a time.
+
+    Args:
+        samples: Images or audio clips with captions.
+        encoder: Encoder of the items.
+
+    Returns:
+        Embeddings of the items (N, d), all captions (T), and the item number of each caption (T,).
+    """
     vectors: list[np.ndarray] = []
     captions: list[str] = []
     owners: list[int] = []
@@ -147,7 +167,7 @@ def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[s
 
 
 def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
-    """A sound at its own rate, which encoders resample to theirs once."""
+    """Decode an audio clip at its own sampling frequency; encoders resample it once."""
     extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)
     rate = decode.own_rate(data)
     return Sound(decode.audio(data, extension, rate, key), rate)
@@ -155,7 +175,7 @@ def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
 
 @contextlib.contextmanager
 def named(where: str) -> Iterator[None]:
-    """The data's errors become errors of the evaluation that say where."""
+    """Convert a DataError into an EvaluationError that starts with `where`."""
     try:
         yield
     except DataError as error:

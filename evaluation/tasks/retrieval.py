@@ -1,6 +1,6 @@
-"""Retrieval by cosine, exact and in blocks: item and caption in both directions; and the contrastive loss of such pairs.
+"""Exact retrieval by cosine between items and captions, in both directions, and the contrastive loss of these pairs.
 
-Only the scores of a block of queries are in memory at a time, in float64, never the whole matrix.
+Scores are computed in float64 for a block of queries at a time, so the whole matrix is never in memory.
 """
 
 from __future__ import annotations
@@ -17,30 +17,39 @@ from multicse.data.text_files import read_lines, read_rows
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 
-CELLS = 2**20  # scores of a block: 8 MB
-BATCH = 80  # pairs of a validation loss, unless said otherwise
-TIE = 1e-9  # cosines that differ by less are equal
+CELLS = 2**20  # scores per block: 8 MB
+BATCH = 80  # default number of pairs in a batch of the validation loss
+TIE = 1e-9  # cosines with a smaller difference are equal
 
 
 class Found(NamedTuple):
-    """Ranks from 1 of everything relevant, one a pair of a query and a row of the database that is relevant to it."""
+    """Ranks, from 1, of relevant rows: one per pair of a query and a relevant row of the database."""
 
     queries: np.ndarray  # (P,)
     ranks: np.ndarray  # (P,)
 
 
 def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarray) -> Found:
-    """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers (2, P), each once.
+    """Rank the relevant rows of a database for every query.
 
-    The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher. A tie
-    thus counts as lost: an encoder that gives everything one vector finds nothing, where counting strictly higher scores,
-    or sorting, would let it find what happens to come first. Queries come out in ascending order.
+    The rank is the position among the query's relevant rows plus the number of other rows with an equal or higher score.
+    Ties therefore count against the encoder: with constant embeddings nothing is retrieved.
 
-    Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
-    which would be a perfect rank).
+    Args:
+        queries: (Q, d).
+        database: (M, d).
+        relevant: Distinct pairs of a query and a relevant row of the database, (2, P).
+
+    Returns:
+        Query and rank of each pair, sorted by query.
+
+    Raises:
+        EvaluationError: The embeddings have different widths, or contain NaN (which would get a perfect rank) or infinity.
     """
     if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
-        raise EvaluationError(f"vectors {queries.shape} and {database.shape} do not lie in one space, (N, d) and (M, d)")
+        raise EvaluationError(
+            f"embeddings {queries.shape} and {database.shape} have different dimensions; expected (N, d), (M, d)"
+        )
     asking, asked = relevant[:, np.argsort(relevant[0], kind="stable")]
     bounds = np.searchsorted(asking, np.arange(len(queries) + 1))
     rows, ranks, size = unit(database), np.empty(len(asking), np.int64), max(1, CELLS // len(database))
@@ -54,22 +63,45 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
 
 
 def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
+    """Return the best rank among the captions of each item.
+
+    Args:
+        ranks: Ranks of captions, (T,).
+        owners: Item of each caption, (T,).
+
+    Returns:
+        Best rank of each item, (N,).
+    """
     best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
     np.minimum.at(best, owners, ranks)
     return best
 
 
 def recall_at(ranks: np.ndarray) -> dict[int, float]:
-    """R@k in points for k of 1, 5 and 10: the share of queries whose (best) rank is at most k."""
+    """Compute R@1, R@5 and R@10.
+
+    Args:
+        ranks: Best rank of each query, (N,).
+
+    Returns:
+        Share of queries with a rank of at most k, in points, by k.
+    """
     return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in (1, 5, 10)}
 
 
 def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
-    """mAP@10 in points, as LAION-CLAP describes it.
+    """Compute mAP@10 as LAION-CLAP does.
 
-    The mean over the items that `owners` (T,) names of sum_r (r / rank_r) over those of its captions, in order, whose rank
-    is at most 10, divided by the number of its captions (by `most`, if there are more).
+    The average precision of an item is sum_r (r / rank_r) over its captions, in order, with a rank of at most 10, divided by
+    the number of its captions.
+
+    Args:
+        ranks: Ranks of captions, (T,).
+        owners: Item of each caption, (T,).
+        most: Largest divisor. Default: no limit.
+
+    Returns:
+        Mean over items, in points.
     """
     gain = np.where(ranks <= 10, place_in_group(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
@@ -78,7 +110,15 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
 
 
 def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Place (T,), from 1, of each value in ascending order within its group."""
+    """Return the position, from 1, of each value in ascending order within its group.
+
+    Args:
+        groups: Group of each value, (T,).
+        values: (T,).
+
+    Returns:
+        Positions, (T,).
+    """
     order = np.lexsort((values, groups))
     ordered, place = groups[order], np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
@@ -89,19 +129,23 @@ def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 class RetrievalTask(PairedTask):
-    """Pictures or sounds of shards against their captions, of which an item may have several.
+    """Retrieval between images or audio clips and their captions; an item may have several captions.
 
-    ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
-    ``text_to_<image|audio>_r1``: every caption is a query over the items. ``..._map10`` is mAP@10. In points.
-    ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
-    With five captions for every item the numbers are those of LAION-CLAP's five passes from text to item, averaged.
+    Metrics, in points: ``<image|audio>_to_text_r1`` (r5, r10), where the item is the query and its best ranked caption
+    counts; ``text_to_<image|audio>_r1``, where every caption is a query; ``..._map10``, mAP@10; ``mean_r1`` and
+    ``mean_map10``, the means of both directions. With five captions per item, text-to-item scores equal the average of
+    LAION-CLAP's five passes.
 
-    With `shared`, captions of the same text are one caption that belongs to all items that carry it: for sets whose
-    captions are made from class names, where all but one of the items of a class would count as wrong. An item's hit is
-    any of its texts, a text's hit any item that carries it, and each distinct text is one query: R@k is the share of
-    queries whose best ranked hit has a rank of at most k, and mAP@10 of a text is divided by min(10, number of its items).
+    Args:
+        name: Name of the task.
+        shards: Folder, brace range or list of shards.
+        primary: Main metric of the task.
+        shared: Treat equal captions as one caption of all their items: for captions made from class names, where otherwise
+            all but one item of a class would count as wrong. Each distinct text is one query, every item with this text is
+            relevant, and mAP@10 of a text is divided by min(10, number of its items).
 
-    Raises EvaluationError for an unknown `primary`.
+    Raises:
+        EvaluationError: `primary` is unknown.
     """
 
     primary = "mean_r1"
@@ -114,17 +158,17 @@ class RetrievalTask(PairedTask):
         known = [f"{way}_{kind}" for way in self.ways for kind in kinds] + ["mean_r1", "mean_map10"]
         if primary not in known:
             near = did_you_mean(primary, known)
-            raise EvaluationError(f"task {name}: unknown primary={primary!r}.{near} There are {', '.join(known)}")
+            raise EvaluationError(f"task {name}: unknown primary={primary!r}.{near} Metrics: {', '.join(known)}")
         self.primary = primary
         self.shared = shared
 
     @property
     def ways(self) -> tuple[str, str]:
-        """Names of the two directions."""
+        """Return the names of the two directions."""
         return f"{self.modality}_to_text", f"text_to_{self.modality}"
 
     def score(self, encoder: Encoder) -> Score:
-        """Recall and mAP in both directions; counts of items and captions."""
+        """Return recall and mAP in both directions; details are the numbers of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
         distinct = {text: row for row, text in enumerate(dict.fromkeys(captions))}
         pairs = np.stack([owners, np.arange(len(captions))])
@@ -138,7 +182,7 @@ class RetrievalTask(PairedTask):
         return Score(self.metrics(there, back), counts)
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
-        """Recall and mAP, of the ranks from item to text and back."""
+        """Return recall and mAP for ranks from item to text and from text to item."""
         metrics: dict[str, float] = {}
         for way, (queries, ranks), most in zip(self.ways, (there, back), (None, 10), strict=True):
             metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
@@ -146,7 +190,7 @@ class RetrievalTask(PairedTask):
         return self.with_means(metrics)
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The metrics with the means of both directions."""
+        """Add the means of both directions to the metrics."""
         means = {f"mean_{kind}": float(np.mean([metrics[f"{way}_{kind}"] for way in self.ways])) for kind in ("r1", "map10")}
         return metrics | means
 
@@ -155,25 +199,40 @@ class RetrievalTask(PairedTask):
 
 
 def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) -> float:
-    """(CE(s I T', diagonal) + CE(s T I', diagonal)) / 2, each the mean over the N pairs of items I and texts T (N, d), which
-    are brought to unit length first; s is `scale` (Radford et al. 2021, Figure 3). ln N for vectors that say nothing.
+    """Compute CLIP's loss of pairs, (CE(s I T', diagonal) + CE(s T I', diagonal)) / 2 with unit vectors I and T.
+
+    Args:
+        items: Embeddings of items, (N, d).
+        texts: Embeddings of their captions, (N, d).
+        scale: Logit scale s.
+
+    Returns:
+        Mean over the N pairs; ln N for uninformative embeddings.
+
+    References:
+        Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, Figure 3.
     """
     if items.shape != texts.shape:
-        raise EvaluationError(f"the loss is of pairs, in one space; {items.shape} and {texts.shape} vectors were given")
+        raise EvaluationError(f"the loss needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
     logits = scale * unit(items) @ unit(texts).T
     both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
     return float((both / 2 - logits.diagonal()).mean())
 
 
 class ContrastiveTask(PairedTask):
-    """The validation loss by which CyCLIP's code, which Zhao et al. follows, chooses a checkpoint: of pictures or sounds of
-    shards, each with its first caption, in the shards' order and in batches of `batch`; lower is better.
+    """Validation loss for choosing a checkpoint, as in CyCLIP's code and Zhao et al.; lower is better, not in points.
 
-    ``loss`` is the mean over batches of `symmetric_cross_entropy` at the encoder's own logit scale. The targets are the
-    other pairs of the batch, so that losses compare at equal `batch` only. A last, incomplete batch is left out, as in
-    training, unless it is the only one. Not in points.
+    ``loss`` is the mean of `symmetric_cross_entropy` over batches, at the encoder's logit scale, for items with their first
+    captions in the order of the shards. Losses are comparable only for equal `batch`. An incomplete last batch is skipped,
+    as in training, unless it is the only one.
 
-    Raises EvaluationError for a batch of less than 2, and for an encoder without logit scale (no CLIP, no CLAP).
+    Args:
+        name: Name of the task.
+        shards: Folder, brace range or list of shards.
+        batch: Pairs per batch.
+
+    Raises:
+        EvaluationError: `batch` is less than 2, or the encoder has no logit scale (it is not a CLIP or CLAP).
     """
 
     primary = "loss"
@@ -186,7 +245,7 @@ class ContrastiveTask(PairedTask):
         self.batch = batch
 
     def score(self, encoder: Encoder) -> Score:
-        """The loss; in the details the scale, what is in a batch, and the loss of a model that knows nothing."""
+        """Return the loss; details are the logit scale, sizes of batches, and the loss at chance level."""
         scale = getattr(encoder, "logit_scale", None)
         if scale is None:
             raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
@@ -203,19 +262,24 @@ class ContrastiveTask(PairedTask):
 
 
 def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
-    """Texts of a file, one a line (``.txt``, ``.txt.gz``), or those of `columns` of a TSV with a header, row by row.
+    """Read the texts of a file, without empty ones.
 
-    Empty texts are left out. Raises EvaluationError or DataError for a missing or damaged file, a missing column, and a line
-    with another number of fields, by its number.
+    Args:
+        path: File with one text per line (``.txt``, ``.txt.gz``), or a TSV with a header.
+        columns: Columns of the TSV to read, row by row.
+
+    Raises:
+        EvaluationError: The file contains no text, or is a TSV without `columns`.
+        DataError: The file or a column is missing, or a line has a wrong number of fields.
     """
     path = Path(path).expanduser()
     if columns:
         found = [row[column].strip() for _, row in read_rows(path, columns) for column in columns]
     else:
         if ".tsv" in path.suffixes:
-            raise EvaluationError(f"{path} is a TSV; give a file of one text a line")
+            raise EvaluationError(f"{path} is a TSV; pass a file with one text per line")
         found = [line.strip() for _, line in read_lines(path)]
     texts = [text for text in found if text]
     if not texts:
-        raise EvaluationError(f"{path} holds no text")
+        raise EvaluationError(f"{path} contains no text")
     return texts

@@ -1,13 +1,13 @@
-"""Semantic textual similarity: the cosine of two sentences against a human rating.
+"""Semantic textual similarity: correlation of the cosine of two sentences with human ratings.
 
-Two layouts on disk hold the seven sets:
+The seven sets are read from one of two layouts:
 
-* SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files a subset;
-* raw TSV (``STS12.raw.tsv``): cased text in one file a set, columns ``dataset subset row score sentence1 sentence2``,
-  tab separated, never quoted.
+* SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files per subset;
+* raw TSV (``STS12.raw.tsv``): cased text in one file per set, columns ``dataset subset row score sentence1 sentence2``,
+  separated by tabs, without quoting.
 
-`pair_task` makes a task of any other file of the same kind, such as a translation of STS-B or a SemEval track, and
-`hub_pairs` of a Hugging Face dataset.
+`pair_task` reads any other file of rated pairs, such as a translation of STS-B or a SemEval track, and `hub_pairs` a Hugging
+Face dataset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy  # whose parts load when they are used
+import scipy  # its subpackages are imported lazily
 
 from multicse.data.errors import DecodeError
 from multicse.data.text_files import read_cells, read_lines, read_rows
@@ -32,10 +32,10 @@ from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, u
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("score", "sentence1", "sentence2")  # what a pair file must have; subset is optional
+COLUMNS = ("score", "sentence1", "sentence2")  # required columns; subset is optional
 SEMEVAL_INPUT = re.compile(r"STS\.input\.(.+)\.txt")
 
-# The subsets of each year, as SimCSE's SentEval has them; STS13 is without SMT, whose licence forbids passing it on.
+# The subsets of each year in SimCSE's SentEval; STS13 lacks SMT, which may not be redistributed.
 SUBSETS = {
     "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
     "sts13": ("FNWN", "headlines", "OnWN"),
@@ -68,7 +68,7 @@ FILES = {"raw": RAW_FILES, "senteval": SENTEVAL_FILES}
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rated sentence pairs; `skipped` counts those that came without a rating and were left out."""
+    """Rated sentence pairs; `skipped` is the number of pairs without a rating, which are not included."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
@@ -81,12 +81,12 @@ class Pairs:
 
 
 class PairTask:
-    """Spearman (headline) and Pearson of cosines with human ratings.
+    """Spearman (main metric) and Pearson correlation of cosines with human ratings, in points.
 
-    ``spearman`` and ``pearson`` are over all subsets concatenated ("all", what SimCSE and its followers report),
-    ``spearman_mean`` the plain mean over subsets and ``spearman_wmean`` the mean weighted by their sizes (what the
-    original SentEval reports); of several subsets also ``pearson_mean`` and ``pearson_wmean``, which was the score of
-    SemEval's own contests. All in points. A zero vector has cosine 0 with everything, as in SentEval.
+    ``spearman`` and ``pearson`` are computed over all subsets concatenated (setting "all", as reported by SimCSE and its
+    successors), ``spearman_mean`` is the mean over subsets, and ``spearman_wmean`` the mean weighted by their sizes (as in
+    the original SentEval). Sets with several subsets also have ``pearson_mean`` and ``pearson_wmean``, the score of the
+    SemEval contests. A zero vector has cosine 0 with every other vector, as in SentEval.
     """
 
     primary = "spearman"
@@ -98,30 +98,30 @@ class PairTask:
 
     @property
     def hash(self) -> str:
-        """sha256 of the pairs and ratings. (SentEval's text is tokenised: the same set as raw text has another hash.)"""
+        """SHA-256 of pairs and ratings. SentEval's tokenised text and raw text of one set have different hashes."""
         digest = hashlib.sha256()
         for row in zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True):
             digest.update(repr(tuple(map(str, row))).encode())
         return digest.hexdigest()
 
     def sentences(self) -> list[str]:
-        """Distinct sentences in order of first appearance."""
+        """Return the distinct sentences in order of first appearance."""
         return list(dict.fromkeys(self.pairs.first + self.pairs.second))
 
     def similarities(self, encoder: Encoder) -> np.ndarray:
-        """Cosine of every pair (N,), float64."""
+        """Return the cosine of every pair, (N,), float64."""
         sides = look_up(encoder, self.pairs.first, self.pairs.second)
         return np.einsum("nd,nd->n", *(unit(vectors) for vectors in sides))
 
     def score(self, encoder: Encoder) -> Score:
-        """The correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
+        """Return the correlations in points; details are the numbers of pairs and skipped pairs, and results per subset."""
         similarities = self.similarities(encoder)
         metrics = correlations(self.name, similarities, self.gold)
         names = np.asarray(self.pairs.subset)
         parts = {
             name: _part(similarities[names == name], self.gold[names == name]) for name in dict.fromkeys(names.tolist())
         }
-        for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # of one subset both are the whole
+        for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # for one subset all means are equal
             defined = [part for part in parts.values() if part[metric] is not None]
             values = [part[metric] for part in defined] or [0.0]
             metrics[f"{metric}_mean"] = float(np.mean(values))
@@ -130,14 +130,22 @@ class PairTask:
 
 
 def _part(x: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
-    """Correlations of a subset, None where they are undefined, and its size."""
+    """Return the correlations of a subset, None if undefined, and its size."""
     found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
     return {**{metric: None if math.isnan(value) else value for metric, value in found.items()}, "pairs": len(gold)}
 
 
 def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]:
-    """``spearman`` and ``pearson`` of x with ratings (N,), in points; 0, and a warning about the task, where one is
-    undefined: the encoder has collapsed, so nothing is ranked."""
+    """Compute ``spearman`` and ``pearson``; an undefined correlation (a collapsed encoder) counts as 0 and is logged.
+
+    Args:
+        task: Name of the task, for the warning.
+        x: Cosines, (N,).
+        gold: Human ratings, (N,).
+
+    Returns:
+        Correlations in points.
+    """
     found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
     for metric, value in found.items():
         if math.isnan(value):
@@ -147,12 +155,28 @@ def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
+    """Compute Spearman's rank correlation.
+
+    Args:
+        x: Values, (N,).
+        y: Values, (N,).
+
+    Returns:
+        Points; NaN if undefined (fewer than 2 values, or constant values).
+    """
     return 100 * float(scipy.stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
+    """Compute Pearson's correlation of x and y.
+
+    Args:
+        x: Values, (N,).
+        y: Values, (N,).
+
+    Returns:
+        Points; NaN if undefined.
+    """
     return 100 * float(scipy.stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
 
 
@@ -164,7 +188,13 @@ def _vary(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def read(name: str, folder: Path, layout: str) -> Pairs:
-    """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
+    """Read the pairs of a named STS task.
+
+    Args:
+        name: Task, such as ``stsb-dev``.
+        folder: Folder of all sets.
+        layout: "raw" or "senteval".
+    """
     path = folder / FILES[layout][name]
     if layout == "raw":
         return _read_table(path, subsets=name in SUBSETS, quoted=False)  # STS-B's genres and sources are no subsets
@@ -177,16 +207,18 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
 
 
 def pair_task(path: Path) -> PairTask:
-    """The task of any file or folder of rated pairs, in one of three forms, named after it.
+    """Create a task from a file or folder of rated pairs.
 
-    * ``.tsv`` or ``.csv``, optionally with ``.gz``: a header with at least ``score sentence1 sentence2``, in any order. A
-      column ``subset`` is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and
+    * ``.tsv`` or ``.csv``, optionally with ``.gz``: the header contains at least ``score sentence1 sentence2``, in any
+      order. A column ``subset`` is used for the means over subsets. Pairs with a blank or "nan" score are skipped and
       counted.
-    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017); the
-      name is that of the subset.
-    * A folder of such SemEval files: all subsets in it, in the order of their names.
+    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the
+      task is named after the subset.
+    * A folder of such SemEval files: all subsets, sorted by name.
 
-    Raises EvaluationError or DataError, with file and line, for what is missing, has another form, or rates nothing.
+    Raises:
+        EvaluationError: A file has another format or contains no ratings.
+        DataError: A file is missing or a line is invalid.
     """
     name = path.name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
@@ -195,7 +227,9 @@ def pair_task(path: Path) -> PairTask:
         found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
         subsets = tuple(match[1] for match in found if match)
         if not subsets:
-            raise EvaluationError(f"no STS.input.<subset>.txt in the folder {path}; give such a folder, or one .tsv file")
+            raise EvaluationError(
+                f"the folder {path} contains no STS.input.<subset>.txt; pass such a folder, or a .tsv file"
+            )
         pairs = _read_semeval(path, subsets)
     else:
         pairs = _read_table(path)
@@ -203,7 +237,7 @@ def pair_task(path: Path) -> PairTask:
 
 
 def metric_name(text: str) -> str:
-    """A text with hyphens for the characters that names of metrics may not have."""
+    """Replace characters that MLflow does not allow in names of metrics by hyphens."""
     return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
@@ -214,7 +248,7 @@ def _read_table(
     tokens: bool = False,
     quoted: bool | None = None,
 ) -> Pairs:
-    """Pairs of a table with the columns score, sentence, sentence under these names; `tokens` joins words by one blank."""
+    """Read a table whose columns of score and sentences have these names; `tokens` joins words by single spaces."""
     rows = []
     for number, row in read_rows(path, columns, quoted=quoted):
         score, first, second = (row[column] for column in columns)
@@ -225,31 +259,41 @@ def _read_table(
 
 
 def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
-    """Pairs of one SemEval year: ``STS.input.<subset>.txt`` beside ``STS.gs.<subset>.txt``, line by line."""
+    """Read a SemEval year: ``STS.input.<subset>.txt`` and ``STS.gs.<subset>.txt``, line by line."""
     rows = []
     for subset in subsets:
         inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
         texts, scores = list(read_lines(inputs, blank=True)), list(read_lines(golds, blank=True))
         if len(texts) != len(scores):
-            raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; they go in pairs")
+            raise EvaluationError(
+                f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; every line needs one score"
+            )
         for (number, text), (_, score) in zip(texts, scores, strict=True):
             first, *others = text.split("\t")
             if not others:
-                raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
+                raise EvaluationError(f"{inputs}, line {number}: no tab found; expected sentence, tab, sentence")
             rows.append((subset, rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0])))
     return collect(rows, folder)
 
 
 def _stsb_rows(path: Path) -> Iterator[Rated]:
-    """Rows of SentEval's ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
+    """Read SentEval's ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
     for number, fields in read_cells(path, 7, more=True):
         yield "all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])
 
 
 def rating(text: str, place: str) -> float | None:
-    """A rating; None where there is none: blank, or "nan" (SemEval 2015 and 2016 rate a part of the published pairs).
+    """Parse a rating.
 
-    Raises EvaluationError, with `place`, for what is not a finite number.
+    Args:
+        text: Number, blank or "nan" (SemEval 2015 and 2016 rated only some of the published pairs).
+        place: File and line, for the error.
+
+    Returns:
+        The rating, or None if the pair is not rated.
+
+    Raises:
+        EvaluationError: The text is not a finite number.
     """
     try:
         value = float(text) if text.strip() else math.nan
@@ -265,16 +309,21 @@ def _tokens(text: str) -> str:
 
 
 def collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
-    """Pairs of the rows of `source`; those without a rating are counted.
+    """Collect rated pairs; pairs without a rating are counted.
 
-    Raises EvaluationError when fewer than two are rated, or all alike: no correlation is defined then.
+    Args:
+        rows: Subset, rating or None, and two sentences of each pair.
+        source: Origin of the rows, for the error.
+
+    Raises:
+        EvaluationError: Fewer than two different ratings, so correlations are undefined.
     """
     rows = list(rows)
     rated = [row for row in rows if row[1] is not None]
     skipped = len(rows) - len(rated)
     if len({gold for _, gold, _, _ in rated}) < 2:
         raise EvaluationError(
-            f"{source}: {len(rated):,} pairs are rated alike and {skipped:,} are not rated (some sets hide their ratings)"
+            f"{source}: {len(rated):,} pairs have equal ratings, {skipped:,} have none (some sets hide their ratings)"
         )
     subset, golds, first, second = zip(*rated, strict=True)
     return Pairs(first, second, golds, subset, skipped)
@@ -291,19 +340,22 @@ LEE = {  # documents: 30 with 435 pairs, 20 with 190, 50 with 1,225
 
 
 def lee(name: str) -> PairTask:
-    """The task ``lee``, ``lee-dev`` or ``lee-all``: 50 short news documents, all 1,225 pairs rated by people (Lee, Pincombe
-    and Welsh 2005). Ratings are the mean of the raters over 5, so 0.2 to 1.
+    """Return the task ``lee``, ``lee-dev`` or ``lee-all``: 50 short news documents with human ratings of all 1,225 pairs.
 
-    gensim carries the corpus, so it is there on a machine that downloads nothing. It is split by document, so that no
-    document of the development pairs is seen in the test pairs.
+    gensim includes the corpus, so no download is needed. It is split by document: no document of the development pairs
+    occurs in the test pairs. A rating is the mean of the raters divided by 5, so 0.2 to 1.
 
-    Raises EvaluationError when gensim or its test data is absent.
+    Raises:
+        EvaluationError: gensim or its test data is missing.
+
+    References:
+        Lee, Pincombe and Welsh, An Empirical Evaluation of Models of Text Document Similarity, CogSci 2005.
     """
-    spec = importlib.util.find_spec("gensim")  # importing gensim costs a second; its files are all that is needed
+    spec = importlib.util.find_spec("gensim")  # importing gensim takes a second; only its files are needed
     folder = Path(spec.origin or "").parent / "test" / "test_data" if spec else Path()
     corpus, ratings = folder / "lee.cor", folder / "similarities0-1.txt"
     if not corpus.is_file() or not ratings.is_file():
-        raise EvaluationError("the Lee tasks read the corpus that gensim carries with its test data: pip install gensim")
+        raise EvaluationError("the Lee tasks need the corpus in gensim's test data: pip install gensim")
     texts = corpus.read_text(encoding="latin-1").splitlines()
     gold = np.loadtxt(ratings)  # upper triangle; gold[i, j] for i < j
     pairs = [(i, j) for i in LEE[name] for j in LEE[name] if i < j]
@@ -313,24 +365,26 @@ def lee(name: str) -> PairTask:
 
 # -------------------------------------------------------------------------------------------------- Hugging Face datasets
 
-# Names that datasets of rated pairs give to their columns, the usual one first. SICK's label is its entailment class
-# and stands beside relatedness_score, so label comes last.
+# Names of columns in data sets of rated pairs, the most common one first. SICK has an entailment class "label" in addition
+# to relatedness_score, so label is last.
 FIRST = ("sentence1", "sentence_A")
 SECOND = ("sentence2", "sentence_B")
 SCORES = ("score", "similarity_score", "relatedness_score", "label")
 
 
 def hub_pairs(spec: str) -> PairTask:
-    """The task of ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; the split is test when none is given.
+    """Create a task from a Hugging Face data set, named after data set, configuration and split.
 
-    NAME is a dataset of the Hub or a folder of one on disk. The task is called after dataset, configuration and split. No
-    code of a dataset is ever run.
+    Args:
+        spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
+            default split is test. Code of a data set is never executed.
 
-    Raises EvaluationError when the library is absent, the dataset or split is not there, or it has no such columns.
+    Raises:
+        EvaluationError: The library, the data set, the split or a column is missing.
     """
     name, *rest = spec.split(":")
     if not name or len(rest) > 2 or not all(rest):
-        raise EvaluationError(f"hub:{spec} is not NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
+        raise EvaluationError(f"hub:{spec}: expected NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
     *config, split = rest or ["test"]
     title = metric_name("-".join([Path(name).name, *config, split]))
     return PairTask(title, collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"))
@@ -340,14 +394,14 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise EvaluationError("a dataset of the Hub is read by the library datasets: pip install datasets") from error
+        raise EvaluationError("data sets of the Hub need the library datasets: pip install datasets") from error
     folder = Path(name).expanduser()
     try:
-        # A folder is read as it is now, without a copy in the cache.
+        # Streaming reads a folder without a copy in the cache.
         loaded = load_dataset(str(folder) if folder.is_dir() else name, config, split=split, streaming=folder.is_dir())
     except Exception as error:  # the library raises a dozen kinds: no network, no dataset, no split, a script, a bad file
         raise EvaluationError(
-            f"{title}: the split {split} of {name} does not load: {str(error).rstrip('.')}. A copy on disk works too: `hf "
+            f"{title}: cannot load the split {split} of {name}: {str(error).rstrip('.')}. A local copy works too: `hf "
             f"download --repo-type dataset NAME --local-dir DIR`, then hub:DIR:{split}"
         ) from error
     rows = list(loaded)

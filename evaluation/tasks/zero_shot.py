@@ -1,4 +1,4 @@
-"""Zero-shot classification of pictures and sounds: the class whose name, put into prompts, lies nearest."""
+"""Zero-shot classification of images and audio: the predicted class is the one with the most similar prompts."""
 
 from __future__ import annotations
 
@@ -16,31 +16,35 @@ from multicse.evaluation.tasks.paired_items import PairedTask
 from multicse.evaluation.tasks.retrieval import TIE
 
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
-PROMPTS = 4096  # prompts encoded at a time, about
+PROMPTS = 4096  # approximate number of prompts encoded at a time
 
 TEMPLATE_LISTS: dict[str, tuple[str, ...]] = {}
-"""Templates of plugins, by the names that ``zero-shot:SHARDS?templates=NAME`` takes."""
+"""Templates of plugins by name, for ``zero-shot:SHARDS?templates=NAME``."""
 
 
 class Prompts(NamedTuple):
-    """Class names in the order of their numbers, and templates (none: the file has none)."""
+    """Class names in the order of their numbers, and templates; empty if the file has none."""
 
     classes: tuple[str, ...]
     templates: tuple[str, ...] = ()
 
 
 class ZeroShotTask(PairedTask):
-    """Top-1 accuracy, and top-5 when there are more than five classes, of pictures or sounds with a class. In points.
+    """Top-1 accuracy of labelled images or audio clips, and top-5 accuracy for more than five classes, in points.
 
-    A class is the normalised mean of the normalised vectors of all its prompts (Radford et al. 2021, section 3.1.4). A
-    sample whose class ties with others counts as the share of them that a draw would get right: an encoder that gives
-    everything one vector is at chance, and classes of the same name (ImageNet has two of "missile" and of "sunglasses")
-    share their samples.
+    A class is represented by the normalised mean of the unit vectors of its prompts (Radford et al. 2021, section 3.1.4). If
+    the right class ties with others, the sample counts as the probability that a random choice among them is right: constant
+    embeddings are at chance level, and classes with equal names (ImageNet has two of "missile" and "sunglasses") share
+    samples.
 
-    `classes` are the names of the class numbers 0, 1, ...; by default those of the shards, underscores read as blanks.
-    `templates` hold ``{}`` or ``{label}``; by default one, CLIP's for pictures and CLAP's for sounds.
+    Args:
+        name: Name of the task.
+        shards: Folder, brace range or list of shards.
+        classes: Names of the classes 0, 1, .... Default: the names in the shards, with spaces instead of underscores.
+        templates: Prompts with ``{}`` or ``{label}``. Default: CLIP's for images, CLAP's for audio.
 
-    Raises EvaluationError when the shards name another number of classes, or the same classes in another order.
+    Raises:
+        EvaluationError: The shards have another number of classes, or the same classes in another order.
     """
 
     primary = "accuracy"
@@ -57,25 +61,25 @@ class ZeroShotTask(PairedTask):
         self.templates = tuple(templates or TEMPLATES[self.modality])
         if len(self.classes) < 2:
             raise EvaluationError(
-                f"task {self.name}: {len(self.classes)} classes in the shards' dataset.json; name them by "
+                f"task {self.name}: the dataset.json of the shards names {len(self.classes)} classes; pass "
                 "zero-shot:SHARDS?classes=FILE, a JSON list in the order of the class numbers"
             )
         if wrong := class_name_mismatch(self.samples.classes, list(self.classes)):
-            raise EvaluationError(f"task {self.name}: {wrong}, or leave the classes out")
+            raise EvaluationError(f"task {self.name}: {wrong}, or omit the option classes")
         for template in self.templates:
             if not any(mark in template for mark in PLACEHOLDERS):
                 raise EvaluationError(f"task {self.name}: the template {template!r} has no {{}} or {{label}} for the class")
 
     @property
     def hash(self) -> str:
-        """sha256 of the shards, the class names and the templates."""
+        """SHA-256 of shards, class names and templates."""
         prompts = json.dumps([self.samples.hash, self.classes, self.templates])
         return hashlib.sha256(prompts.encode()).hexdigest()
 
     def score(self, encoder: Encoder) -> Score:
-        """Accuracies; in the details that of every class, samples tied with a wrong one, classes without samples.
+        """Return accuracies; details are the accuracy per class, the number of ties and of classes without samples.
 
-        `Score.examples` are which samples are right (N,), or None when some tie, since these are right in part.
+        `Score.examples` is whether each sample is right, (N,), or None if there are ties.
         """
         weights = class_vectors(encoder, self.classes, self.templates)
         counts, labels = [], []
@@ -84,16 +88,16 @@ class ZeroShotTask(PairedTask):
             vectors = unit(embed(encoder, [sample.item for sample in chunk], self.modality))
             if vectors.shape[1] != weights.shape[1]:
                 sizes = f"{vectors.shape[1]} and {weights.shape[1]}"
-                raise EvaluationError(f"task {self.name}: {self.modality}s and texts are of {sizes} dimensions")
+                raise EvaluationError(f"task {self.name}: embeddings of {self.modality} and text have {sizes} dimensions")
             scores = vectors @ weights.T
             ahead = scores - scores[np.arange(len(found)), found][:, None]
-            counts.append(np.stack([(ahead > TIE).sum(1), (abs(ahead) <= TIE).sum(1)]))  # itself is among the equal
+            counts.append(np.stack([(ahead > TIE).sum(1), (abs(ahead) <= TIE).sum(1)]))  # the right class is equal to itself
             labels += found
         higher, equal = np.concatenate(counts, axis=1)
         return self._score(higher, equal, np.asarray(labels))
 
     def _score(self, higher: np.ndarray, equal: np.ndarray, labels: np.ndarray) -> Score:
-        """From the number of classes that score higher than each sample's own, and as high (N,)."""
+        """Compute the result from the number of classes that score higher than, and equal to, the right class (N,)."""
         ties = int((equal > 1).sum())
         first, fifth = (100 * ((k - higher) / equal).clip(0, 1) for k in (1, 5))
         metrics = {"accuracy": float(first.mean())}
@@ -114,7 +118,16 @@ class ZeroShotTask(PairedTask):
 
 
 def class_vectors(encoder: Encoder, classes: Sequence[str], templates: Sequence[str]) -> np.ndarray:
-    """A unit vector (C, d), float64, for each class: the mean of the unit vectors of its prompts, normalised."""
+    """Compute the normalised mean of the unit vectors of every class's prompts.
+
+    Args:
+        encoder: Encoder of texts.
+        classes: Names of C classes.
+        templates: Prompts with ``{}`` or ``{label}``.
+
+    Returns:
+        (C, d), float64.
+    """
     size = max(1, PROMPTS // len(templates))  # classes at a time
     means = []
     for start in range(0, len(classes), size):
@@ -128,9 +141,10 @@ def class_vectors(encoder: Encoder, classes: Sequence[str], templates: Sequence[
 
 
 def read_prompts(path: str | Path) -> Prompts:
-    """Classes and templates of a JSON file, ``{"classes": [...], "templates": [...]}``, or classes alone, ``["dog", ...]``.
+    """Read a JSON file with classes and templates, ``{"classes": [...], "templates": [...]}``, or classes, ``["dog", ...]``.
 
-    Raises EvaluationError for a missing file, another form, and no names.
+    Raises:
+        EvaluationError: The file is missing, has another format or contains no names.
     """
     path = Path(path).expanduser()
     try:
@@ -139,5 +153,5 @@ def read_prompts(path: str | Path) -> Prompts:
         raise EvaluationError(f"{path} cannot be read as a JSON file: {error}") from error
     classes = record.get("classes") if isinstance(record, dict) else record
     if not isinstance(classes, list) or not classes or not all(name and isinstance(name, str) for name in classes):
-        raise EvaluationError(f'{path} is neither a list of names nor {{"classes": [...], "templates": [...]}} with them')
+        raise EvaluationError(f'{path}: expected a list of names or {{"classes": [...], "templates": [...]}}')
     return Prompts(tuple(classes), tuple(record.get("templates", []) if isinstance(record, dict) else []))

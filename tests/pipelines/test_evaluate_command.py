@@ -122,7 +122,7 @@ def test_reports_are_compared_like_models(
     assert shown[0] == shown[1] and len(shown[0][1]["p"]) == 1 and "STS12" not in shown[0][0]
     single.with_suffix(".npz").unlink()
     assert main(["--compare", f"a={single}", f"b={other}", *ours, "--tasks", "stsb-test"]) == 0
-    assert "no marks: a test needs" in capsys.readouterr().out
+    assert "no p values: a test needs" in capsys.readouterr().out
 
 
 def test_what_was_measured_otherwise_does_not_share_a_column(
@@ -133,9 +133,9 @@ def test_what_was_measured_otherwise_does_not_share_a_column(
     (tmp_path / "other.json").write_text(json.dumps(report))
     entries = [f"a={single}", f"b={tmp_path / 'other.json'}"]
     assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-test"]) == 2
-    assert "stsb-test was measured with other data" in capsys.readouterr().err
+    assert "stsb-test was measured with different data" in capsys.readouterr().err
     assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-train"]) == 2
-    assert "holds none of the tasks stsb-train" in capsys.readouterr().err
+    assert "contains none of the tasks stsb-train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

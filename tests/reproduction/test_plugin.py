@@ -20,7 +20,7 @@ MODEL = str(ROOT / "models" / "small-bert-en")
 CASES = (
     (["--model", MODEL, "--tasks", "mr"], "needs data", "unknown task 'mr'"),
     (["--model", MODEL, "--tasks", "transfer"], "need data", "unknown task 'transfer'"),
-    (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "sets of your own are pairs:PLACE"),
+    (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "Your own data: pairs:PLACE"),
     (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
     (["--model", f"{MODEL}@wkk"], "wk, wk-released", "There are cls"),
 )

@@ -31,11 +31,11 @@ class AudioStream(LabelledStream):
     frames: int = Field(1024, gt=0)
     """Number of frames of 10 ms. Longer clips are cut, shorter ones are padded with silence."""
     mixup_probability: float = Field(0.0, ge=0, le=1)
-    """Share of clips that are mixed with a random clip of the whole set (0.5 in the released code of NonLing-CSE)."""
+    """Share of clips that are mixed with a random clip of the whole set (0.5 in NonLing-CSE's released code)."""
     mask_bins: int = Field(0, ge=0)
-    """Width in bins of the widest band that SpecAugment masks (48 in the released code of NonLing-CSE). 0: no mask."""
+    """Width of the widest band of bins that SpecAugment masks (48 in NonLing-CSE's released code). 0: no mask."""
     mask_frames: int = Field(0, ge=0)
-    """Length in frames of the longest stretch that SpecAugment masks (192 in the released code of NonLing-CSE). 0: no mask."""
+    """Length of the longest stretch of frames that SpecAugment masks (192 in NonLing-CSE's released code). 0: no mask."""
 
     @property
     def samples(self) -> int:

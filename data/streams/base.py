@@ -90,8 +90,8 @@ class StreamConfig(BaseModel):
     first: int | None = Field(None, gt=0)
     """Use only the first N samples of the shards. If None, all samples are used."""
     weights: tuple[PositiveFloat, ...] = ()
-    """Weights of the sets that are joined by `::` in `shards`, for example 3 1: every window mixes the sets in this ratio. If
-    empty, every sample is used once per epoch."""
+    """Weights of the sets that are joined by `::` in `shards`, for example 3 1: every window mixes the sets in this ratio.
+    If empty, every sample is used once per epoch."""
     batch_size: int = Field(64, gt=0)
     """Number of samples of the contrastive batch, summed over all workers."""
     shuffle: bool = True
@@ -132,7 +132,7 @@ class StreamConfig(BaseModel):
         parts = sizes(self.shards) if self.weights else ()
         if len(parts) != len(self.weights):
             raise DataError(
-                f"weights={self.weights}, but {self.shards} contains {len(parts)} sets joined by `::`; set one weight per set"
+                f"weights={self.weights}, but {self.shards} contains {len(parts)} sets joined by `::`; give one weight each"
             )
         return replace(shards, first=self.first, parts=parts)
 
@@ -156,15 +156,15 @@ class StreamConfig(BaseModel):
             share, there_are = weight / sum(self.weights) * self.batch_size, sum(shards.counts[begin:end])
             if share > there_are:
                 raise DataError(
-                    f"weights={self.weights}: a batch would contain {share:.0f} samples of a set of {there_are}, so it would "
-                    "contain samples twice; lower the weight of the set, or batch_size"
+                    f"weights={self.weights}: a batch would contain {share:.0f} samples of a set of {there_are}, some of "
+                    "them twice; lower the weight of the set, or batch_size"
                 )
         there = set(shards.fields)  # empty if the manifest of another tool does not list the fields
         for setting, fields in self.needs():
             if there and there.isdisjoint(fields):
                 raise DataError(
-                    f"{setting} requires the field {' or '.join(fields)}, but the shards contain {', '.join(sorted(there))}: "
-                    f"{self.shards}. Name one of these fields, choose other shards or pack them with the field"
+                    f"{setting} requires the field {' or '.join(fields)}, but the shards contain "
+                    f"{', '.join(sorted(there))}: {self.shards}. Name one of these, choose other shards or pack them with it"
                     f"{decode.dotted(there, fields) or '.'}"
                 )
 
@@ -233,7 +233,7 @@ class StreamConfig(BaseModel):
 
         Args:
             samples: Number of samples of the batch, B.
-            generator: Generator of the CPU: its numbers do not depend on the device, and no one waits for them.
+            generator: Generator of the CPU, so that the numbers do not depend on the device, and the host does not wait.
 
         Returns:
             ``draws`` (B, ...), or nothing if `on_device` needs no random numbers.

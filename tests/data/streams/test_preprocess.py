@@ -58,7 +58,7 @@ def test_prepare_images_is_transformers_clip_preprocessing() -> None:
     expected = processor(pictures, return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(prepare_images(pictures, **IMAGE), expected, atol=0.02, rtol=0)
     assert torch.equal(prepare_images([np.asarray(one) for one in pictures], **IMAGE), prepare_images(pictures, **IMAGE))
-    with pytest.raises(ValueError, match="picture 1"):
+    with pytest.raises(ValueError, match="image 1"):
         prepare_images([pictures[0], np.zeros((3, 3, 3))], **IMAGE)
 
 
@@ -88,7 +88,7 @@ def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
 
 @pytest.mark.parametrize("broken", [np.zeros((2, 100)), np.zeros(0), np.array([0.1, np.nan])])
 def test_what_is_no_sound_is_refused(broken: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="sound 1"):
+    with pytest.raises(ValueError, match="audio 1"):
         prepare_sounds([(waves(1, 4000, 8000)[0].numpy(), 8000), (broken, 8000)], **SOUND)
 
 

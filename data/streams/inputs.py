@@ -6,6 +6,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from multicse.data.streams.preprocess import window_and_hop
+
 
 class ImageInput(BaseModel):
     """CLIP's preprocessing, equal in training and evaluation (Zhao et al. 2023), to float (B, 3, size, size).
@@ -62,7 +64,7 @@ class AudioInput(BaseModel):
             raise ValueError(f"rate={self.rate}: Kaldi's windows are 10 ms apart, so rate must be at least {KALDI_RATE}")
         cause, least, way = f"n_fft={self.n_fft}", (self.n_fft + 1) // 2 + 1, ", or lower n_fft"
         if self.features == "kaldi":
-            cause, least, way = "a window of 25 ms", self.rate * 25 // 1000, ""
+            cause, least, way = "a window of 25 ms", window_and_hop(self.rate)[0], ""
         if self.samples < least:
             raise ValueError(
                 f"rate={self.rate} x seconds={self.seconds:g} is a clip of {self.samples} samples, but {cause} requires "
@@ -80,5 +82,5 @@ class AudioInput(BaseModel):
         """Return the number of frames of the spectrogram of a clip."""
         if self.features == "clap":
             return self.samples // self.hop + 1
-        window, hop = self.rate * 25 // 1000, self.rate // 100
+        window, hop = window_and_hop(self.rate)
         return max(0, (self.samples - window) // hop + 1)

@@ -10,7 +10,7 @@ import pytest
 
 from multicse.data.errors import DataError
 from multicse.data.offline import demo, sentences
-from multicse.data.offline.sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS
+from multicse.data.offline.audio import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS
 from multicse.data.shards import RawSample, ShardSet, read_manifest
 from multicse.data.streams import decode
 from multicse.pipelines import describe

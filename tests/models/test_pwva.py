@@ -1,4 +1,4 @@
-"""PWVA in batch against a loop over words in NumPy, closed forms and Fourier transforms."""
+"""PWVA in batch is compared with a loop over words in NumPy, closed forms and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KINDS = (0.5, 0.2, 0.2, 0.1)
 FORMS = get_args(Form)
 Kind = Callable[[Tensor, torch.Generator, Form], Tensor]
 
-# ---- as one would first write it: a loop over words, in NumPy
+# ---- naive version: a loop over words, in NumPy
 
 
 def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """GWN of one word (d,)."""
+    """Apply GWN to one word (d,)."""
     if form == "paper":
         return word + 0.1 * rng.standard_normal(len(word))
     snr = rng.integers(6, 12)
@@ -29,7 +29,7 @@ def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.nd
 
 
 def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """RZS of one word (d,)."""
+    """Apply RZS to one word (d,)."""
     if form == "paper":
         return np.where(rng.random(len(word)) < 0.1, 0.0, word / 0.9)
     word, longest = word.copy(), int(rng.integers(1, 3))
@@ -44,7 +44,7 @@ def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.nd
 
 
 def naive_background(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """RBN of one word (d,)."""
+    """Apply RBN to one word (d,)."""
     if form == "paper":
         return word + rng.uniform(0, 0.1, len(word))
     low, high = word.min(), 0.8 * word.max()
@@ -52,7 +52,7 @@ def naive_background(word: np.ndarray, rng: np.random.Generator, form: Form) -> 
 
 
 def naive_fourier(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """IFFT of one word (d,)."""
+    """Apply IFFT to one word (d,)."""
     return np.fft.ifft(np.fft.fft(word if form == "paper" else word - word.mean())).real
 
 

@@ -88,7 +88,7 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
     assert word_hash("zebra") == 0xA522C1646D6CCC
 
 
-def test_redrawn_words_differ_between_sentences_and_passes() -> None:
+def test_redrawn_words_differ_between_sentences_and_epochs() -> None:
     """As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
     made = model(unknown="redrawn")
     texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]

@@ -128,7 +128,7 @@ class StreamConfig(BaseModel):
         """
         shards = ShardSet.open(self.shards)
         if self.first is not None and self.first > shards.samples:
-            raise DataError(f"first={self.first}, but {self.shards} contains {shards.samples} samples; lower it")
+            raise DataError(f"first={self.first} is more than the {shards.samples} samples of {self.shards}; lower it")
         parts = sizes(self.shards) if self.weights else ()
         if len(parts) != len(self.weights):
             raise DataError(

@@ -100,7 +100,7 @@ def test_each_kind_has_the_distribution_of_its_loop_over_words(kind: str, form: 
         # per component; 5 standard errors of the difference of two means, over 50 components
         error = np.sqrt((a.var(0) + b.var(0)) / count)
         assert (abs(a.mean(0) - b.mean(0)) <= 5 * error + 1e-6).all()
-    # Of a whole word: how far it moves, and how much that varies from word to word.
+    # The distance between a word and its augmented vector, and the variation of the distance between words.
     moved, moved_naive = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     assert np.quantile(moved, [0.1, 0.5, 0.9]) == pytest.approx(
         np.quantile(moved_naive, [0.1, 0.5, 0.9]), abs=0.05 * moved_naive.max() + 1e-6
@@ -115,7 +115,7 @@ def test_disagree_5_5_all_four_kinds_differ_between_paper_and_code() -> None:
 
 
 def test_released_zeros_take_a_seventeenth_and_never_the_last_component() -> None:
-    """20,000 words of ones through the released function itself: 17.27 zeros of 300, standard deviation 1.90, the last 0."""
+    """The released function itself, on 20,000 words of ones, gives 17.27 zeros of 300 (standard deviation 1.90)."""
     for form, mean, sd, last in (("released", 17.27, 1.90, 0.0), ("fixed", 24.5, 2.92, 0.055)):
         zeros = random_zeros(torch.ones(20_000, 300), seeded(8), form) == 0  # type: ignore[arg-type]
         counts = zeros.sum(1).double()
@@ -138,7 +138,7 @@ def test_lambda_and_the_share_of_zeros_are_settings_of_the_paper_s_form() -> Non
 
 
 def kind_of(changed: Tensor, words: Tensor) -> str:
-    """What was done in the released form, read from one word."""
+    """Return the kind of the released form that changed a word."""
     if torch.equal(changed, words):
         return "none"
     if (changed == 0).any():

@@ -156,13 +156,13 @@ class CaptionedStream(StreamConfig):
 
     def tokens(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """Return ``input_ids`` and ``attention_mask`` (B, 1, L) of the captions of a batch."""
-        assert tokenize is not None  # a stream with texts is given one
+        assert tokenize is not None  # streams with texts get a tokenizer
         found = tokenize([str(text) for text in rows["text"]])
         return {name: found[name][:, None] for name in ("input_ids", "attention_mask") if name in found}
 
 
 class ImageTextStream(CaptionedStream):
-    """Pictures with a caption: ``image`` (B, 1, 3, size, size), ``input_ids`` and ``attention_mask`` (B, 1, L)."""
+    """Images with a caption: ``image`` (B, 1, 3, size, size), ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
     kind: Literal["image_text"] = "image_text"
     """Kind of the stream; it cannot be changed."""

@@ -74,7 +74,7 @@ def resize_center_crop(image: Image.Image, size: int) -> Image.Image:
     shorter = min(image.width, image.height)
     width, height = (max(size, int(size * side / shorter)) for side in (image.width, image.height))
     left, top = round((width - size) / 2), round((height - size) / 2)
-    # The crop in pixels of the original: the filter positions are those of a resize of the complete image.
+    # The crop in pixels of the original: a resize of the complete image has equal filter positions.
     x, y = image.width / width, image.height / height
     box = (left * x, top * y, min((left + size) * x, image.width), min((top + size) * y, image.height))
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)

@@ -55,7 +55,7 @@ class TextStream(StreamConfig):
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """Return ``input_ids`` and ``attention_mask`` (B, V, L)."""
-        assert tokenize is not None  # a stream with texts is given one
+        assert tokenize is not None  # streams with texts get a tokenizer
         tokens = tokenize(self._flat(rows))
         return {n: t.view(-1, self.n_texts, t.shape[-1]) for n, t in tokens.items() if n in ("input_ids", "attention_mask")}
 
@@ -102,7 +102,7 @@ class EDATextStream(LexiconTextStream):
     The views depend on the seed, the epoch and the sample only.
     """
 
-    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # discriminator of the union
     """Kind of the stream; it cannot be changed."""
     alpha: float = Field(0.1, ge=0, le=1)
     """Share of the words that each of the four edits changes. 0: both views are the sentence itself."""
@@ -127,7 +127,7 @@ class NoisyTextStream(LexiconTextStream):
     A text is corrupted in the same way in every epoch (NonLing-CSE, Figure 3, with deletion 0.3, 2 insertions and 2 swaps).
     """
 
-    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # discriminator of the union
     """Kind of the stream; it cannot be changed."""
     columns: tuple[str, ...] = ("txt",)  # type: ignore[assignment]  # any number
     """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""

@@ -100,7 +100,7 @@ class TripletTextStream(LexiconTextStream):
     Triplets depend on the seed, the epoch and the sample only.
     """
 
-    kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
+    kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # discriminator of the union
     """Kind of the stream; it cannot be changed."""
     choose: Literal["token", "adjective"] = "token"
     """Words that may be replaced. `token`: any word with a synonym and an antonym (paper). `adjective`: a random adjective;
@@ -156,7 +156,7 @@ class TripletTextStream(LexiconTextStream):
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """Return ``input_ids``, ``attention_mask`` and ``word_mask`` (B, 3, L), and ``candidate`` (B,)."""
-        assert tokenize is not None  # a stream with texts is given one
+        assert tokenize is not None  # streams with texts get a tokenizer
         spans = [(start, stop) for sample in rows["spans"] for start, stop in sample.tolist()]
         tokens = tokenize(self._flat(rows), spans=spans)
         names = ("input_ids", "attention_mask", "word_mask")

@@ -126,7 +126,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="v"):
             open_vectors(folder)
     (folder / "vectors.npy").unlink()
-    with pytest.raises(DataError, match=r"v: vectors\.npy and .* cannot be read"):
+    with pytest.raises(DataError, match=r"v: its files vectors\.npy and .* cannot be read"):
         open_vectors(folder)
     with pytest.raises(DataError, match="missing"):
         open_vectors(tmp_path / "missing.txt")

@@ -1,8 +1,9 @@
-"""Which sample is read when: a pure function of (seed, stream, pass, rank, world size). No Ray, no files.
+"""The order of the samples of a stream: a pure function of (seed, stream, epoch, rank, world size), without Ray or files.
 
-A pass visits every sample of a stream once. Its shards are permuted, laid end to end and cut into one contiguous segment
-per rank; a rank reads its segment in windows of consecutive samples, each shuffled on its own. Passes follow each other
-without a gap, so a rank sees one endless stream, and a position in it (an ordinal) says exactly where a run stands.
+An epoch visits every sample of a stream once. Its shards are permuted, concatenated and cut into one contiguous segment
+per rank. A rank reads its segment in windows of consecutive samples and shuffles each window separately. Epochs follow each
+other without a gap, so a rank reads one endless stream, and its position in this stream (an ordinal) is all that is needed
+to resume a run.
 """
 
 from __future__ import annotations
@@ -21,23 +22,34 @@ import numpy as np
 from multicse.data.errors import DataError
 
 Range = tuple[int, int, int]
-"""Consecutive samples of one shard: shard, first index, index after the last."""
+"""Consecutive samples of one shard: number of the shard, first index, index after the last."""
 
 
 def seed_of(*parts: SupportsIndex | str) -> int:
-    """A seed in [0, 2**64) that depends on every part, on their order and on their types: ``seed_of(1) != seed_of("1")``.
+    """Hash parts to a seed that depends on their values, types and order.
 
-    The same on every machine and in every process (unlike `hash`): 64 bits of BLAKE2b over the parts' representations.
+    The seed is 64 bits of BLAKE2b over the representations of the parts. Unlike `hash`, it is equal on every machine and in
+    every process. ``seed_of(1)`` and ``seed_of("1")`` differ.
+
+    Returns:
+        Seed in [0, 2**64).
     """
     plain = [part if isinstance(part, str) else operator.index(part) for part in parts]  # numpy integers print otherwise
     return int.from_bytes(hashlib.blake2b(",".join(map(repr, plain)).encode(), digest_size=8).digest(), "big")
 
 
 def permutation(n: int, seed: int) -> np.ndarray:
-    """A random permutation of ``range(n)``: int64 (n,).
+    """Return a random permutation of ``range(n)``.
 
-    Sorting raw random words, since numpy keeps its bit generators' streams across versions but not what
-    `Generator.permutation` makes of them; and an order that changes with numpy could not be resumed.
+    It sorts raw random words, because numpy keeps the output of its bit generators across versions, but not the output of
+    `Generator.permutation`. An order that changes with the version of numpy could not be resumed.
+
+    Args:
+        n: Number of items.
+        seed: Seed of the permutation, at least 0.
+
+    Returns:
+        Permutation, int64 (n,).
     """
     return np.argsort(np.random.PCG64(seed).random_raw(n), kind="stable")
 
@@ -46,19 +58,19 @@ def permutation(n: int, seed: int) -> np.ndarray:
 class Window:
     """Samples that are read and shuffled together.
 
-    What is to be read is kept as ranges and a seed, so that the plan of a long run stays small; `sample_indices` unfolds it.
+    A window consists of ranges and a seed, so that the plan of a long run stays small; `sample_indices` lists its samples.
     """
 
-    pass_: int
-    """Pass of the stream, from 0."""
+    epoch: int
+    """Epoch of the stream, from 0."""
     number: int
-    """Window of that pass, from 0."""
+    """Number of the window in its epoch, from 0."""
     start: int
-    """Ordinal of the first pick in the rank's endless stream."""
+    """Ordinal of the first sample in the endless stream of the rank."""
     ranges: tuple[Range, ...]
-    """What the complete window covers, in the order of the pass."""
+    """Samples of the complete window, in the order of the epoch."""
     seed: int | None = None
-    """Of the shuffle; none: file order."""
+    """Seed of the shuffle. If None, the samples are in file order."""
     skip: int = 0
     """Number of leading samples that are left out, because a resumed run has consumed them."""
 
@@ -67,7 +79,7 @@ class Window:
 
     @property
     def sample_indices(self) -> tuple[tuple[int, int], ...]:
-        """(shard, index in the shard) of every sample, in the order in which they are handed out."""
+        """Shard and index in the shard of every sample, in the order of reading."""
         shards = np.concatenate([np.full(stop - first, shard) for shard, first, stop in self.ranges])
         indexes = np.concatenate([np.arange(first, stop) for _, first, stop in self.ranges])
         order = np.arange(len(shards)) if self.seed is None else permutation(len(shards), self.seed)
@@ -76,31 +88,39 @@ class Window:
 
 
 def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
-    """First sample of a rank's part of a pass and the sample after its last; sizes differ by at most one.
+    """Return the part of an epoch that a rank reads; the sizes of the parts differ by at most one.
+
+    Args:
+        total: Number of samples of the stream.
+        rank: Rank of the worker.
+        world_size: Number of workers.
+
+    Returns:
+        First sample of the part and the sample after its last one, as positions in the order of the epoch.
 
     Raises:
-        DataError: there are fewer samples than ranks, so that some rank would wait for ever.
+        DataError: If there are fewer samples than ranks, because a rank without samples would wait forever.
     """
     if total < world_size:
         raise DataError(
             f"{total} samples cannot feed {world_size} workers: give the stream at least {world_size} samples "
             f"or use at most {total} workers"
             if total
-            else "the shards hold no samples; pack them again, or check the URLs"
+            else "the shards contain no samples; pack them again, or check the URLs"
         )
     return total * rank // world_size, total * (rank + 1) // world_size
 
 
 def _epoch_shards(
-    counts: Sequence[int], seed: int, stream: str, pass_: int, shuffle: bool
+    counts: Sequence[int], seed: int, stream: str, epoch: int, shuffle: bool
 ) -> tuple[Sequence[int], list[int]]:
-    """Return the order in which a pass visits the shards, on which all ranks agree, and how many samples are before each."""
-    order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
+    """Return the order of the shards in an epoch, equal on all ranks, and the number of samples before each of them."""
+    order = permutation(len(counts), seed_of(seed, stream, "shards", epoch)).tolist() if shuffle else range(len(counts))
     return order, list(accumulate((counts[shard] for shard in order), initial=0))
 
 
 def _between(order: Sequence[int], ends: list[int], low: int, high: int) -> list[Range]:
-    """The samples `low` to `high` of a pass."""
+    """Return the ranges of the samples `low` to `high` of an epoch."""
     ranges: list[Range] = []
     place = bisect_right(ends, low) - 1
     while low < high:
@@ -123,52 +143,59 @@ def windows(
     samples: int | None = None,
     shuffle: bool = True,
 ) -> Iterator[Window]:
-    """A rank's endless stream, pass after pass, from ordinal `start` on; found in time that does not depend on `start`.
+    """Plan the endless stream of a rank, epoch after epoch, from ordinal `start`.
+
+    The time until the first window does not depend on `start`.
 
     Args:
-        counts: samples of every shard.
-        seed, stream: the run's seed and the stream's name; streams of one run have orders of their own.
-        rank, world_size: which part of every pass.
-        window: samples shuffled together; the last window of a pass may be smaller.
-        start: ordinal of the first sample wanted (what a checkpoint remembers); samples before it are left out.
-        samples: end with the window in which at least this many samples have been planned; none: never end.
-        shuffle: off: shards and samples in file order.
+        counts: Number of samples of every shard.
+        seed: Seed of the run.
+        stream: Name of the stream; the streams of a run have different orders.
+        rank: Rank of the worker.
+        world_size: Number of workers.
+        window: Number of samples that are shuffled together; the last window of an epoch may be smaller.
+        start: Ordinal of the first sample, as saved in a checkpoint; samples before it are left out.
+        samples: Stop after the window with which at least this many samples are planned. If None, never stop.
+        shuffle: If False, shards and samples are in file order.
+
+    Yields:
+        The windows in the order of reading.
 
     Raises:
-        DataError: fewer samples than ranks.
+        DataError: If there are fewer samples than ranks.
     """
     begin, end = segment(sum(counts), rank, world_size)
     size, planned = end - begin, 0
-    for pass_ in count(start // size):
-        order, ends = _epoch_shards(counts, seed, stream, pass_, shuffle)
-        first = max(0, start - pass_ * size) // window
+    for epoch in count(start // size):
+        order, ends = _epoch_shards(counts, seed, stream, epoch, shuffle)
+        first = max(0, start - epoch * size) // window
         for number in range(first, -(-size // window)):
             if samples is not None and planned >= samples:
                 return
             ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
-            ordinal = pass_ * size + number * window
+            ordinal = epoch * size + number * window
             skip = max(0, start - ordinal)
-            seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
-            made = Window(pass_, number, ordinal + skip, tuple(ranges), seed_here, skip)
+            seed_here = seed_of(seed, stream, "window", epoch, rank, number) if shuffle else None
+            made = Window(epoch, number, ordinal + skip, tuple(ranges), seed_here, skip)
             planned += len(made)
             yield made
 
 
 class _EndlessSegment:
-    """One set of a mixture as a rank reads it: its segment of pass after pass. A pass is laid out once."""
+    """The segments that a rank reads of one set of a mixture, epoch after epoch. The layout of an epoch is cached."""
 
     def __init__(self, counts: Sequence[int], seed: int, stream: str, rank: int, world_size: int) -> None:
         self._begin, self._end = segment(sum(counts), rank, world_size)
         self._layout = lru_cache(2)(partial(_epoch_shards, counts, seed, stream, shuffle=True))
 
     def between(self, low: int, high: int) -> list[Range]:
-        """The samples `low` to `high` of all passes."""
+        """Return the ranges of the samples `low` to `high` of all epochs."""
         ranges: list[Range] = []
         size = self._end - self._begin
         while low < high:
-            pass_, inside = divmod(low, size)
+            epoch, inside = divmod(low, size)
             stop = min(high - low, size - inside) + inside
-            ranges += _between(*self._layout(pass_), self._begin + inside, self._begin + stop)
+            ranges += _between(*self._layout(epoch), self._begin + inside, self._begin + stop)
             low += stop - inside
         return ranges
 
@@ -186,14 +213,28 @@ def mixed_windows(
     start: int = 0,
     samples: int | None = None,
 ) -> Iterator[Window]:
-    """The same of several sets of shards, each of which gives its share of every window.
+    """Plan the endless stream of a rank from several sets of shards, with a fixed share of each set in every window.
 
-    Every set has passes of its own, one after the other, so a small one of large weight comes round more often; `pass_`
-    of a window is its number, so that what comes again is another view.
+    Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
+    the window, so that repeated samples get new views.
 
     Args:
-        parts: of each set the number of its shards, which follow each other in `counts`.
-        weights: of each set; only their ratios count.
+        counts: Number of samples of every shard.
+        parts: Number of shards of each set; the shards of a set are consecutive in `counts`.
+        weights: Weight of each set; only the ratios matter.
+        seed: Seed of the run.
+        stream: Name of the stream.
+        rank: Rank of the worker.
+        world_size: Number of workers.
+        window: Number of samples that are shuffled together.
+        start: Ordinal of the first sample, as in `windows`.
+        samples: Stop after the window with which at least this many samples are planned. If None, never stop.
+
+    Yields:
+        The windows in the order of reading.
+
+    Raises:
+        DataError: If a set has fewer samples than there are ranks.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [
@@ -203,7 +244,7 @@ def mixed_windows(
     total, largest = sum(weights), max(range(len(weights)), key=weights.__getitem__)
 
     def taken(number: int) -> list[int]:
-        """Samples of each set in all windows before; roundings are the largest one's."""
+        """Return the number of samples of each set in all windows before; rounding goes to the largest set."""
         shares = [0 if part == largest else int(weight / total * number * window) for part, weight in enumerate(weights)]
         shares[largest] = number * window - sum(shares)
         return shares

@@ -1,8 +1,8 @@
-"""Bounds for Ray Data's scheduling loop: how far reading tasks run ahead, how many run at once, how often the loop turns.
+"""Limits of Ray Data's scheduling loop: how far reading tasks run ahead, how many run at once, how often the loop iterates.
 
-Left to itself the loop starts tasks until half of the object store is full, and it turns without a pause while finished
-blocks wait to be taken. The classes here plug into Ray's execution callbacks and backpressure policies; what they read of
-the executor (`_output_node`, `_shutdown`) is private to Ray, so tests/data/test_executor.py fails when an upgrade moves it.
+By default the loop starts tasks until half of the object store is full, and iterates without a pause while finished blocks
+wait for the consumer. The classes here use Ray's execution callbacks and backpressure policies. They read private attributes
+of the executor (`_output_node`, `_shutdown`), so tests/data/test_executor.py fails if a new version of Ray moves them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ray.data import DataContext
 
 PAUSE, LONG_PAUSE, POLL = 0.25, 2.0, 0.1
-"""Seconds between two turns of the loop while blocks are ready: with running tasks, without any; and between two looks at
+"""Seconds between two iterations of the loop while blocks are ready, with and without running tasks, and between two checks
 whether the consumer took a block."""
 GROW_AFTER = 1.0
-"""Seconds that the consumer waits before twice as many tasks may run."""
+"""Seconds that the consumer waits before the number of tasks that may run is doubled."""
 KEY = "multicse.progress"
 
 
@@ -31,18 +31,18 @@ class Progress:
     """Position of the consumer in a plan, and the limits of the plan."""
 
     read_ahead: int
-    """Windows that may be read, decoded or running beyond the one that the consumer is at."""
+    """Number of windows beyond the consumer's current one that may be read, decoded or in work."""
     readers: int
-    """Tasks that may run at once while the consumer waits for data."""
+    """Number of tasks that may run at once while the consumer waits for data."""
     window: int = 0
-    """Index in the plan of the window that the consumer is at."""
+    """Index in the plan of the consumer's current window."""
 
 
 _progress: dict[int, Progress] = {}
 
 
 def follow(context: DataContext, progress: Progress) -> None:
-    """Make the Datasets created under `context` obey `progress`, an object that the consumer updates in this process."""
+    """Apply the limits of `progress`, which the consumer updates in this process, to Datasets created under `context`."""
     _progress[id(progress)] = progress
     context.set_config(KEY, id(progress))  # not the object, since every Dataset copies its context
     context.set_config("backpressure_policies.enabled", [*ENABLED_BACKPRESSURE_POLICIES, ReadAhead])
@@ -55,10 +55,10 @@ def forget(progress: Progress) -> None:
 
 
 class ReadAhead(BackpressurePolicy):
-    """Start a reading task only when its window is within the read-ahead.
+    """Policy that starts a reading task only if its window is within the read-ahead.
 
-    One task runs at a time as long as that is fast enough. Twice as many may run whenever the consumer has waited
-    `GROW_AFTER` seconds longer than it has not.
+    Initially one task runs at a time. Their number doubles whenever the consumer has spent `GROW_AFTER` seconds more with
+    waiting than without.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,9 +67,10 @@ class ReadAhead(BackpressurePolicy):
         self._running, self._waited, self._looked = 1, 0.0, time.monotonic()
 
     def can_add_input(self, op: Any) -> bool:
+        """Return True if the operator `op` may start another task."""
         if isinstance(op, InputDataBuffer):
             return True
-        if op.metrics.num_outputs_taken:  # before the first block processes are still starting
+        if op.metrics.num_outputs_taken:  # before the first block, processes are still starting
             self._grow(self._topology[op].num_waiting_consumers > 0)
         started = op.metrics.num_tasks_submitted - self._plan.window
         return bool(started < self._plan.read_ahead and op.num_active_tasks() < self._running)
@@ -83,9 +84,10 @@ class ReadAhead(BackpressurePolicy):
 
 
 class Pace(ExecutionCallback):
-    """Let the loop rest while the consumer has blocks to take."""
+    """Callback that pauses the loop while the consumer has blocks to take."""
 
     def on_execution_step(self, executor: Any) -> None:
+        """Sleep until the consumer takes a block, or the pause is over."""
         op, state = executor._output_node
         held = len(state.output_queue)
         end = time.monotonic() + (PAUSE if op.num_active_tasks() else LONG_PAUSE)

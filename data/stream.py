@@ -1,4 +1,4 @@
-"""A rank's endless stream of batches: the order of `data/order.py`, executed by Ray Data or in this process."""
+"""The endless stream of batches of a rank: the order of `data/order.py`, executed by Ray Data or in this process."""
 
 from __future__ import annotations
 
@@ -23,55 +23,56 @@ from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batch
 
 log = logging.getLogger(__name__)
 
-OVERPLAN = 0.25  # more samples than needed are planned, as far as a stream may skip that many
-WINDOWS_PER_PLAN = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
-LOSSES = 3  # reading actors that may be lost one after the other before a chunk comes
+OVERPLAN = 0.25  # share of additional samples in a plan, if the stream may skip that many
+WINDOWS_PER_PLAN = 4096  # windows of a plan: each costs Ray some 0.7 ms before the first batch
+LOSSES = 3  # reading actors that may be lost in a row without a chunk in between
 STORE = 0.5  # share of the object store that all streams of all ranks may fill
-JOIN_TIMEOUT = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
+JOIN_TIMEOUT = 5.0  # seconds that the thread of a reader has to finish its batch when the reader is closed
 CPU = torch.device("cpu")
 
 
 class Uploads:
-    """Copies batches to a GPU on a stream of their own, while the stream of the training step is at work."""
+    """Copies batches to a GPU on a separate CUDA stream, concurrently with the training step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
 
     def pin(self, batch: Batch) -> Batch:
-        """Return the batch in page-locked memory: the host waits for a copy of any other."""
-        with torch.cuda.device(self._device):  # that of a new thread is the machine's first GPU
+        """Return the batch in page-locked memory; the host would wait for a copy from other memory."""
+        with torch.cuda.device(self._device):  # the default of a new thread is the first GPU of the machine
             return batch.pin_memory()
 
     def send(self, batch: Batch) -> tuple[Batch, torch.cuda.Event]:
-        """Begin to copy a pinned batch; return it on the device, with the event of its arrival."""
+        """Start to copy a pinned batch; return the batch on the device and the event that its copies are finished."""
         with torch.cuda.stream(self._stream):
             return batch.to(self._device), self._stream.record_event()
 
     def receive(self, batch: Batch, arrival: torch.cuda.Event) -> Batch:
-        """Let the work that follows on the device, but not the host, wait for a batch that was sent; return the batch."""
+        """Return a batch that was sent. Later work on the device waits for it, but the host does not."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(arrival)
         for tensor in batch.tensors.values():
-            tensor.record_stream(current)  # a later copy must not take its memory before the work with it is done
+            tensor.record_stream(current)  # a later copy must not reuse its memory before the work with it is finished
         return batch
 
 
 @dataclass
 class Reader:
-    """Batches of one stream for one rank, from a given position on, with what they cost to wait for.
+    """Iterator over the batches of one stream for one rank, from a given position, which measures its waiting time.
 
     Args:
-        config: the stream.
-        name: its name in the recipe.
-        shards: what it reads.
-        seed: the run's seed.
-        rank, world_size: which part of every pass is this reader's.
-        tokenize: for text streams, texts -> token tensors (B, L).
-        start: ordinal in this rank's endless stream to go on from.
-        batches: how many batches will be asked for (a plan for Ray; more is an error).
-        inline: read in this process instead of through Ray Data.
-        streams: how many streams the rank reads, which share the object store.
-        device: where the batches are wanted. To a GPU the next batch is copied while one is used.
+        config: Settings of the stream.
+        name: Name of the stream in the recipe.
+        shards: Samples that the stream reads.
+        seed: Seed of the run.
+        rank: Rank of the worker.
+        world_size: Number of workers.
+        tokenize: Function from texts to token tensors (N, L), for streams with texts.
+        start: Ordinal in the endless stream of this rank from which it reads.
+        batches: Number of batches, for the plan of Ray; reading more is an error.
+        inline: Read in this process instead of through Ray Data.
+        streams: Number of streams of the rank, which share the object store.
+        device: Device of the batches. While a batch is used, the next one is copied to a GPU.
         step: Number of the first batch; the random numbers of a batch depend on (seed, stream, rank, number).
     """
 
@@ -89,13 +90,15 @@ class Reader:
     device: torch.device = CPU
     step: int = 0
     position: int = 0
-    """Ordinal after the last sample that was handed out: where a resumed reader starts."""
+    """Ordinal after the last sample that was returned: the start of a resumed reader."""
     wait_seconds: float = 0.0
+    """Total waiting time in seconds."""
     waiting_since: float | None = None
-    """When it began to wait for the batch that it has not got yet, as `time.perf_counter` counts."""
+    """Value of `time.perf_counter` at the start of the current wait. If None, the reader does not wait."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    """Key and reason of every sample that was left out; may be emptied, as `lost` counts them all."""
+    """Key and reason of every skipped sample; callers may empty it, since `lost` counts all of them."""
     lost: int = 0
+    """Number of skipped samples."""
 
     def __post_init__(self) -> None:
         self.position = self.start
@@ -104,9 +107,9 @@ class Reader:
         self._source = self._prefetch(self._batches())
 
     def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
-        """Batches, each with the ordinal after it and what was skipped before that."""
+        """Yield each batch with the ordinal after it and the samples that were skipped before this ordinal."""
         for number, chunk in enumerate(islice(batches(self._chunks(), self._size), self.batches), self.step):
-            # There may be millions, and few reasons.
+            # There may be millions of samples, and few reasons.
             skipped = [(item.key, sys.intern(item.reason)) for item in chunk.skipped]
             seed = seed_of(self.seed, self.name, self.rank, number) % 2**63
             draws = self.config.draws(len(chunk), torch.Generator().manual_seed(seed))
@@ -117,10 +120,10 @@ class Reader:
             yield batch, int(chunk.columns["_next"][-1]), skipped
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Make plans of at most `WINDOWS_PER_PLAN`, as Ray wants all tasks of a plan before the first batch; yield chunks.
+        """Yield the chunks of plans of at most `WINDOWS_PER_PLAN`: Ray requires all tasks of a plan before the first batch.
 
-        If more samples were skipped than a plan allows for, the next one has as many as were needed so far per good one.
-        All plans together end where the allowed share is lost. If the reading actor dies, a new one reads the rest.
+        If more samples were skipped than a plan allows, the next plan assumes the share of good samples so far. All plans
+        together end when the allowed share is lost. If the reading actor dies, a new one reads the rest.
         """
         reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
         share, window, needed = self.config.max_skipped_share, self.config.window, self.batches * self._size
@@ -153,7 +156,7 @@ class Reader:
         limits = Limits(
             cpus=self.config.cpus,
             read_ahead=self.config.read_ahead or cpus + 2,
-            readers=cpus + 1,  # Ray Data looks for finished tasks every tenth of a second: one more than cores hides it
+            readers=cpus + 1,  # one more than the cores hides that Ray Data polls for finished tasks every 0.1 s
             store_share=STORE / (self.world_size * self.streams),
         )
         return ray_chunks(reader, plan, limits)
@@ -166,7 +169,7 @@ class Reader:
         return windows(self.shards.counts, **where, **what, shuffle=self.config.shuffle)
 
     def _prefetch(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
-        """Two batches ahead in a thread, from now on, so that starting, tokenising and stacking overlap with other work."""
+        """Start a thread that reads `depth` batches ahead, so that tokenising and stacking overlap with other work."""
         waiting: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
         self._stop = threading.Event()
 
@@ -207,7 +210,7 @@ class Reader:
                     return
                 if self._uploads is not None:
                     batch, *rest = value
-                    sent = None if waiting.empty() else get()  # the next one; its error is raised in its turn
+                    sent = None if waiting.empty() else get()  # the next batch; if it is an error, the next call raises it
                     value = self._uploads.receive(*batch), *rest
                 yield value
 
@@ -234,13 +237,13 @@ class Reader:
         return batch
 
     def _next_bad(self) -> str:
-        """A bad sample behind the last batch, and what is wrong with it."""
+        """Return the key of a bad sample after the last batch, and the reason."""
         reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
         items = reader.decoded(next(self._plan(self.position, self.config.window)))
-        return next((f"{item.key}: {item.reason}" for item in items if isinstance(item, Skipped)), "further on")
+        return next((f"{item.key}: {item.reason}" for item in items if isinstance(item, Skipped)), "a later one")
 
     def _check_share(self) -> None:
-        # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.
+        # Relative to at least one epoch: one bad sample in the first batch of 64 is not a share of one in 64.
         seen = max(self.position - self.start, self.shards.samples // self.world_size)
         if self.lost > self.config.max_skipped_share * seen:
             key, reason = self.skipped[-1]
@@ -255,14 +258,14 @@ class Reader:
         return self.config.on_device(batch)
 
     def close(self) -> None:
-        """Stop reading. A thread that still works in torch or a tokenizer when Python ends would abort the process."""
+        """Stop reading and wait for the thread: if it worked in torch when Python ends, it would abort the process."""
         self._stop.set()
         self._source.close()  # type: ignore[attr-defined]  # a generator, as above
         self._thread.join(JOIN_TIMEOUT)
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The DataError that a Ray task raised, instead of Ray's wrapping of it."""
+    """Return the DataError that a Ray task raised, instead of Ray's error that contains it."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, DataError):

@@ -1,4 +1,4 @@
-"""From a window of the order to columns of decoded samples, in Ray's reading tasks: no torch here (seconds per process)."""
+"""Reading and decoding of the samples of a window, in Ray's reading tasks. It avoids torch, whose import takes seconds."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.streams.base import Row, StreamConfig
 from multicse.data.tables import READ_AT_ONCE
 
-BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
+BLOCK_BYTES = 2**24  # bytes of a block: small enough to stream, large enough to hide Ray's cost per block
 
 
 class ReaderLost(Exception):
-    """The process that reads for a stream is gone; another can read the rest."""
+    """The process that reads for a stream has died; another process can read the rest."""
 
 
 class Skipped(NamedTuple):
     """A sample that was left out."""
 
     ordinal: int
-    """Its place in the rank's endless stream."""
+    """Position in the endless stream of the rank."""
     key: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive samples of a stream: the good ones as columns, and which were skipped before, between and behind them."""
+    """Consecutive samples of a stream: the good ones as columns, and the samples that were skipped around them."""
 
     columns: dict[str, np.ndarray]
-    """Axis 0 is the sample; ``_key`` is its name, ``_next`` the ordinal after it. Empty where no sample was good."""
+    """Columns (N, ...) of the samples, with the key ``_key`` and the ordinal after the sample ``_next``. Empty if N is 0."""
     skipped: list[Skipped]
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Chunk:
         return max([*good, *(item.ordinal + 1 for item in self.skipped[-1:])])
 
     def split(self, size: int) -> tuple[Chunk, Chunk]:
-        """The first `size` good samples with what was skipped before the last of them, and the rest; arrays are views."""
+        """Split after the first `size` good samples and the samples that were skipped before the last of them, by views."""
         end = self.columns["_next"][size - 1]
         return (
             Chunk({n: c[:size] for n, c in self.columns.items()}, [item for item in self.skipped if item.ordinal < end]),
@@ -60,7 +60,7 @@ class Chunk:
         )
 
     def to_block(self) -> pa.Table:
-        """One row, so that Ray neither cuts nor joins it: the bytes of every column, not copied, and what they are."""
+        """Return a table of one row, which Ray does not split: the bytes of all columns (not copied), types and shapes."""
         about = {name: (column.dtype.str, column.shape) for name, column in self.columns.items()}
         cells = {}
         for name, column in self.columns.items():
@@ -70,7 +70,7 @@ class Chunk:
 
     @classmethod
     def from_block(cls, block: pa.Table) -> Chunk:
-        """The reverse of `to_block`. Arrays lie where the block does, in Ray's store, and keep it there."""
+        """Return the chunk of a block of `to_block`. Its arrays are views of the block in Ray's store and keep it alive."""
         about, skipped = json.loads(block[""][0].as_py())
         columns = {
             name: np.asarray(_ArrowView(block[name].chunk(0).buffers()[2], dtype, shape))
@@ -80,9 +80,9 @@ class Chunk:
 
 
 class _ArrowView:
-    """View of an Arrow buffer that numpy makes an array of, without a copy and writable as torch requires.
+    """View of an Arrow buffer, from which numpy makes an array without a copy.
 
-    Nothing else reads the block.
+    The array is writable, as torch requires: nothing else reads the block.
     """
 
     def __init__(self, buffer: pa.Buffer, dtype: str, shape: Sequence[int]) -> None:
@@ -91,7 +91,7 @@ class _ArrowView:
 
 
 def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
-    """The same samples, `size` good ones at a time. Copied only where a batch does not lie within one chunk."""
+    """Yield the same samples as chunks of `size` good ones. They are copied only if a batch spans several chunks."""
     held: list[Chunk] = []
     missing = size
     for chunk in chunks:
@@ -108,28 +108,30 @@ def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
 
 
 class WindowReader(NamedTuple):
-    """Reads and decodes the samples of one window."""
+    """Reader and decoder of the samples of windows."""
 
     shards: ShardSet
     config: StreamConfig
     name: str
     seed: int
     size: int
-    """Samples of a batch."""
+    """Number of samples of a batch."""
     start: int
-    """Ordinal where the first batch begins."""
+    """Ordinal of the first sample of the first batch."""
 
     def alone(self, window: Window) -> tuple[WindowReader, Window]:
-        """Return a reader that has the shards of this window only, and the window with their new numbers, for a task."""
+        """Return a reader that contains only the shards of a window, and the window with their new numbers, for a task."""
         used = sorted({shard for shard, _, _ in window.ranges})
         shards = replace(self.shards, shards=tuple(self.shards.shards[shard] for shard in used), first=None, parts=())
         ranges = tuple((used.index(shard), first, stop) for shard, first, stop in window.ranges)
         return self._replace(shards=shards), replace(window, ranges=ranges)
 
     def chunks(self, window: Window, block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
-        """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends: as many
-        as `block_bytes` hold, at least one."""
-        before = (window.start - self.start) % self.size  # of the batch in which the window begins
+        """Yield the samples of a window in chunks of at most `block_bytes`, but of at least one batch.
+
+        Unless samples are skipped, chunks consist of complete batches, except at the ends of the window.
+        """
+        before = (window.start - self.start) % self.size  # samples of the batch in which the window starts
         skipped: list[Skipped] = []
         rows = self._good(window, skipped)
         for row in rows:
@@ -143,7 +145,7 @@ class WindowReader(NamedTuple):
             yield Chunk({}, skipped)
 
     def _good(self, window: Window, skipped: list[Skipped]) -> Iterator[Row]:
-        """The rows of a window; what is left out before a row is in `skipped` when the row comes."""
+        """Yield the rows of a window; samples that are skipped before a row are appended to `skipped` first."""
         for item in self.decoded(window):
             if isinstance(item, Skipped):
                 skipped.append(item)
@@ -151,9 +153,10 @@ class WindowReader(NamedTuple):
                 yield item
 
     def decoded(self, window: Window) -> Iterator[Row | Skipped]:
-        """Every pick of a window in its order: a decoded row, or what is wrong with it under ``on_bad_sample="skip"``.
+        """Yield every sample of a window in its order: a decoded row, or for ``on_bad_sample="skip"`` the reason to skip it.
 
-        Raises DataError for a bad sample under "raise".
+        Raises:
+            DataError: If a sample is bad and `on_bad_sample` is "raise".
         """
         by_shard: dict[int, list[tuple[int, int]]] = {}
         for place, (shard, index) in enumerate(window.sample_indices):
@@ -164,9 +167,9 @@ class WindowReader(NamedTuple):
             found = read(self.shards.shards[shard], [index for index, _ in wanted], READ_AT_ONCE)
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
-        seeds = [seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key) for sample in raw]
+        seeds = [seed_of(self.seed, self.name, window.epoch, sample.shard, sample.key) for sample in raw]
         for (place, sample), rng in zip(enumerate(raw), generators(seeds), strict=True):
-            raw[place] = None  # decoded pictures are large, and so is what is still encoded
+            raw[place] = None  # images are large, decoded as well as encoded
             ordinal, label = window.start + place, f"{sample.shard}/{sample.key}"
             try:
                 if isinstance(sample, BadSample):
@@ -185,7 +188,7 @@ class WindowReader(NamedTuple):
             yield row
 
     def _row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """One row, of the sample alone or mixed with another of the whole set."""
+        """Return the row of a sample, alone or mixed with another sample of the whole set."""
         number = self.config.mixup_index(self.shards.samples, rng) if self.config.mixes else None
         if number is None:
             return self.config.row(sample, rng)
@@ -196,8 +199,20 @@ class WindowReader(NamedTuple):
 
 
 def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
-    """At most so many rows as columns: axis 0 is the row. Arrays are copied to their place one by one, as they come from the
-    processor's cache. Raises DataError for arrays of different shapes."""
+    """Stack rows to columns.
+
+    Arrays are copied to their place one by one, while they are in the processor's cache.
+
+    Args:
+        rows: Rows with equal names.
+        most: Largest number of rows that are taken.
+
+    Returns:
+        Columns by name, each (N, ...).
+
+    Raises:
+        DataError: If the arrays of a name have different shapes.
+    """
     columns: dict[str, Any] = {}
     count = 0
     for count, row in enumerate(islice(rows, most), 1):
@@ -206,7 +221,7 @@ def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
             columns = {n: np.empty((most, *v.shape), v.dtype) if n in arrays else [] for n, v in row.items()}
         for name, value in row.items():
             if name in arrays:
-                if value.shape != columns[name].shape[1:]:  # which could be broadcast
+                if value.shape != columns[name].shape[1:]:  # numpy could broadcast it
                     raise DataError(f"{name}: a view of shape {value.shape} among views of {columns[name].shape[1:]}")
                 columns[name][count - 1] = value
             else:
@@ -215,9 +230,9 @@ def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
 
 
 def generators(seeds: Iterable[int]) -> Iterator[np.random.Generator]:
-    """Yield a generator for each seed from 0 to 2**64 - 1, which alone decides what it draws.
+    """Yield a generator for each seed (0 to 2**64 - 1); its draws depend on the seed alone.
 
-    It is one generator whose key changes, which takes a tenth of the time of making one; use it up before the next.
+    All are one generator whose key changes, which is ten times as fast as a new one: use each before you take the next.
     """
     bits = np.random.Philox(key=0)
     fresh: Any = bits.state

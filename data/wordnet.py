@@ -1,7 +1,7 @@
-"""Synonyms and antonyms of English words, from WordNet's own database files or from a small table of our own.
+"""Synonyms and antonyms of English words, from WordNet's database files or from a small table of our own.
 
-WordNet's files (formats: its manual pages wndb(5), senseidx(5), cntlist(5)) are mapped into memory and searched in place,
-so nothing is loaded and all processes of a machine share one copy.
+WordNet's files (formats: its manual pages wndb(5), senseidx(5), cntlist(5)) are memory-mapped and searched in place, so
+nothing is loaded and all processes of a machine share one copy.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ POS: tuple[Pos, ...] = get_args(Pos)
 
 INSTALL = (
     "apt-get install wordnet-base, or unpack WordNet's database files (https://wordnet.princeton.edu/download) "
-    "and name their folder: as the path or in the environment variable WNSEARCHDIR"
+    "and set their folder as the path or in the environment variable WNSEARCHDIR"
 )
-"""How to get WordNet; part of the error when there is none."""
+"""Part of error messages: how to install WordNet."""
 
 _FILES: Mapping[Pos, str] = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 _SYNSET_TYPES = {b"1": "n", b"2": "v", b"3": "a", b"4": "r", b"5": "a"}  # in sense keys
@@ -32,8 +32,8 @@ _SYNSET_TYPES = {b"1": "n", b"2": "v", b"3": "a", b"4": "r", b"5": "a"}  # in se
 SMALL = "small"
 """Path of a small table of everyday words: our own work (small_words.txt), for the demo and for tests.
 
-Each of its rows is one meaning and its opposite, where it has one: part of speech | words | opposite words. Every word of a
-row's half is a synonym of the others there and an antonym of those in the other half."""
+Each row is one meaning and, optionally, its opposite: part of speech | words | opposite words. The words of a half are
+synonyms of each other and antonyms of the words of the other half."""
 
 TABLE = Path(__file__).with_name("small_words.txt")
 
@@ -49,10 +49,10 @@ FOLDERS = (
     "~/nltk_data/corpora/wordnet",
     "/usr/share/nltk_data/corpora/wordnet",
 )
-"""Where WordNet is looked for when neither a path nor the environment names a folder."""
+"""Folders in which WordNet is searched if neither a path nor the environment names one."""
 
 RARE = 0.1
-"""Share of the uses of a word's commonest reading below which `Lexicon.replacements` leaves a reading out."""
+"""`Lexicon.replacements` ignores readings of a word with less than this share of the uses of its commonest reading."""
 
 RULES: Mapping[Pos, tuple[tuple[str, str], ...]] = {
     "n": (
@@ -69,7 +69,7 @@ RULES: Mapping[Pos, tuple[tuple[str, str], ...]] = {
     "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
     "r": (),
 }
-"""WordNet's rules of detachment (manual page morphy(7)): ending of a form -> ending of its word."""
+"""WordNet's rules of detachment (manual page morphy(7)): ending of a form -> ending of its base form."""
 
 _FUNCTION = """
 a an the this that these those some any no not none each every either neither both all half such other another i me my
@@ -81,20 +81,20 @@ like outside per round since through till toward towards until upon via and or b
 although though while unless whether very too also just only even still again ever now s t d m re ve ll
 """
 FUNCTION_WORDS = frozenset(_FUNCTION.split())
-"""Words that hold a sentence together; WordNet knows many of them only as nouns ("in": indium, "he": helium)."""
+"""Function words; WordNet contains many of them only as nouns ("in": indium, "he": helium)."""
 
 
 class Sense(NamedTuple):
     """One meaning of a word. Antonyms of several parts are left out."""
 
     spelling: str
-    """The word as it is spelled in this meaning: "China", "china"."""
+    """Spelling of the word in this meaning, for example "China" or "china"."""
     synonyms: tuple[str, ...]
-    """Those of several parts have underscores: ice_cream."""
+    """Synonyms; an underscore separates the parts of a synonym (ice_cream)."""
     direct: tuple[str, ...]
     """Antonyms of the word itself."""
     indirect: tuple[str, ...]
-    """Antonyms of the adjective that it is similar to: quick, similar to fast, whose antonym is slow."""
+    """Antonyms of the adjective to which it is similar: slow for quick, which is similar to fast."""
 
 
 class _Lines:
@@ -104,12 +104,12 @@ class _Lines:
         try:
             with path.open("rb") as file:
                 self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+        except (OSError, ValueError) as error:  # ValueError: the file is empty, so it cannot be mapped
             raise DataError(f"WordNet's file {path} cannot be read ({error}): {INSTALL}") from error
         self.path = path
 
     def find(self, key: bytes) -> int:
-        """Where the first line begins that is not less than `key`, by its first bytes."""
+        """Return the position of the first line whose first bytes are not less than `key`."""
         data, low, high = self.bytes, 0, len(self.bytes)
         while low < high:
             middle = (low + high) // 2
@@ -121,11 +121,12 @@ class _Lines:
         return low
 
     def line(self, start: int) -> bytes:
+        """Return the line that starts at a position."""
         end = self.bytes.find(b"\n", start)
         return self.bytes[start : end if end >= 0 else len(self.bytes)]
 
     def starting_with(self, key: bytes) -> Iterable[bytes]:
-        """The lines that begin with `key`."""
+        """Yield the lines that start with `key`."""
         start = self.find(key)
         while self.bytes[start : start + len(key)] == key:
             line = self.line(start)
@@ -133,7 +134,7 @@ class _Lines:
             start += len(line) + 1
 
     def check_sorted(self) -> None:
-        """Raise DataError unless the lines are sorted by their bytes: others are not found, for example of a locale."""
+        """Raise DataError unless the lines are sorted by their bytes; lines in the order of a locale would not be found."""
         lines = [line for line in self.bytes[:].split(b"\n") if line and not line.startswith(b"  ")]  # without the licence
         if not lines or lines != sorted(lines):
             raise DataError(f"WordNet's file {self.path} is {'not sorted' if lines else 'empty'}: {INSTALL}")
@@ -152,15 +153,16 @@ class WordNetFiles:
         self.exceptions = {pos: _exceptions(folder / f"{name}.exc") for pos, name in _FILES.items()}
 
     def has(self, word: str, pos: Pos) -> bool:
+        """Return True if the word can be this part of speech."""
         return self._entry(word, pos) is not None
 
     def _entry(self, word: str, pos: Pos) -> bytes | None:
-        if not word or " " in word:  # the licence's lines begin with spaces
+        if not word or " " in word:  # the lines of the licence start with spaces
             return None
         return next(iter(self._index[pos].starting_with(word.encode("utf-8", "replace") + b" ")), None)
 
     def uses(self, word: str) -> Mapping[str, int]:
-        """Part of speech -> how often the word has been found as such in the texts that WordNet's authors tagged."""
+        """Return the number of uses of the word as each part of speech in the texts that WordNet's authors tagged."""
         found: dict[str, int] = {}
         key = word.encode("utf-8", "replace") + b"%"
         for line in self._counts.starting_with(key) if self._counts else ():
@@ -169,6 +171,7 @@ class WordNetFiles:
         return found
 
     def senses(self, word: str, pos: Pos) -> tuple[Sense, ...]:
+        """Return the meanings of the word as a part of speech, commonest first."""
         if (entry := self._entry(word, pos)) is None:
             return ()
         fields = entry.split()
@@ -191,7 +194,10 @@ class WordNetFiles:
         )
 
     def _targets(self, synset: _Synset, number: int | None) -> list[str]:
-        """Antonyms of a synset's word (from 1; None: of any); pointers from or to 0 hold for whole synsets."""
+        """Return the antonyms of a word of a synset, counted from 1, or of all its words (None).
+
+        Pointers from or to 0 apply to all words of the synset.
+        """
         found: list[str] = []
         for pos, offset, source, target in synset.pointers("!"):
             if number is None or source in (0, number):
@@ -203,8 +209,8 @@ class WordNetFiles:
         line = self._data[pos].line(offset)
         if line[:8] != b"%08d" % offset:
             raise DataError(
-                f"WordNet's file {self._data[pos].path} has no synset at byte {offset}, which an index names: files of two "
-                f"versions, or with changed line ends; {INSTALL}"
+                f"WordNet's file {self._data[pos].path} has no synset at byte {offset}, to which an index refers: the files "
+                f"are of two versions, or their line ends were changed; {INSTALL}"
             )
         return _Synset(line.split(b" | ", 1)[0].decode("utf-8", "replace").split())
 
@@ -220,7 +226,7 @@ class _Synset:
         self._pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
 
     def pointers(self, symbol: str) -> list[tuple[Pos, int, int, int]]:
-        """Pointers of a kind: part of speech and offset of the target, number of the source's and target's word."""
+        """Return the pointers of a kind: part of speech and offset of the target, number of the source and target word."""
         return [
             (part_of_speech(pos), int(offset), int(words[:2], 16), int(words[2:], 16))
             for kind, offset, pos, words in zip(*(iter(self._pointers),) * 4, strict=True)
@@ -229,7 +235,7 @@ class _Synset:
 
 
 class SmallTable:
-    """Rows of part of speech, words and opposite words; see `SMALL`."""
+    """Table with rows of part of speech, words and opposite words; see `SMALL`."""
 
     exceptions: Mapping[Pos, Mapping[str, tuple[str, ...]]] = {}
 
@@ -244,17 +250,20 @@ class SmallTable:
                     self._senses.setdefault((word, pos), []).append(Sense(word, synonyms, tuple(others), ()))
 
     def has(self, word: str, pos: Pos) -> bool:
+        """Return True if the word can be this part of speech."""
         return (word, pos) in self._senses
 
     def senses(self, word: str, pos: Pos) -> tuple[Sense, ...]:
+        """Return the meanings of the word as a part of speech."""
         return tuple(self._senses.get((word, pos), ()))
 
     def uses(self, word: str) -> Mapping[str, int]:
+        """Return nothing: the table does not count uses."""
         return {}
 
 
 def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
-    """Irregular form, of one part -> its words ("comics": comic_strip, comic). Some distributions lack the file."""
+    """Read the base forms of irregular forms ("comics": comic_strip, comic); some distributions lack the file."""
     if not path.is_file():
         return {}
     found: dict[str, tuple[str, ...]] = {}
@@ -265,7 +274,11 @@ def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def part_of_speech(pos: str) -> Pos:
-    """n, v, a or r; s, WordNet's mark of a similar adjective, is a."""
+    """Check a part of speech, and convert WordNet's mark of a similar adjective, s, to a.
+
+    Raises:
+        ValueError: If it is not n, v, a, s or r.
+    """
     for part in POS:
         if pos == part or (pos == "s" and part == "a"):
             return part
@@ -273,10 +286,9 @@ def part_of_speech(pos: str) -> Pos:
 
 
 class Lexicon:
-    """Synonyms of words in any form, and synonyms and antonyms of words in their base form; from `open_lexicon`.
+    """Synonyms and antonyms of words; `open_lexicon` opens one.
 
-    Parts of speech are n, v, a (also written s) and r; None stands for all of them, commonest first, as far as the source
-    counts uses.
+    Parts of speech are n, v, a (or s) and r. None means all of them, commonest first if the source counts uses.
     """
 
     def __init__(self, source: WordNetFiles | SmallTable, path: str) -> None:
@@ -285,23 +297,44 @@ class Lexicon:
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
     def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
-        """Other words of the meanings of the word's lemmas, as lemmas, in sense order; `phrases`: also those of several
-        parts, as "ice_cream"."""
+        """Return the synonyms of a word in any form.
+
+        Args:
+            word: Word.
+            pos: Part of speech. If None, all of them.
+            phrases: Include synonyms of several parts, such as "ice_cream".
+
+        Returns:
+            The other words of all meanings of the base forms of the word, in their base form, commonest meaning first.
+
+        Raises:
+            ValueError: If the part of speech does not exist.
+        """
         lemmas = self._readings(word.lower(), pos)
         senses = (sense for reading in lemmas for sense in self._source.senses(*reading))
         found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
     def has(self, word: str, pos: str) -> bool:
-        """Return whether a word in its base form can be this part of speech."""
+        """Return True if a word in its base form can be this part of speech and is not a function word."""
         return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), part_of_speech(pos))
 
     def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
-        """Return synonyms and antonyms of a word in its base form, with its capitals, ready to stand in its place.
+        """Return the words that can replace a word in its base form in a text.
 
-        Both lists are empty for other forms ("walked"), for function words ("in"), and for words whose capitals follow no
-        rule ("iPhone"). Rare readings are left out (`RARE`), as are meanings of a name where the word is written small
-        ("china"), and antonyms that are synonyms in another meaning.
+        Rare readings are left out (`RARE`), as are the meanings of a name if the word is in lower case ("china"), and
+        antonyms that are synonyms in another meaning.
+
+        Args:
+            word: Word as it is spelled in the text.
+            pos: Part of speech. If None, all of them.
+
+        Returns:
+            Synonyms and antonyms with the capitals of the word. Both are empty for other forms ("walked"), for function
+            words ("in"), and for words with irregular capitals ("iPhone").
+
+        Raises:
+            ValueError: If the part of speech does not exist.
         """
         if match_case("x", word) is None:
             return [], []
@@ -322,32 +355,37 @@ class Lexicon:
         return tuple(_without(synonyms, [word])), tuple(_without({**direct, **indirect}, [word, *synonyms]))
 
     def _lemmas(self, word: str, pos: Pos) -> list[str]:
-        """Return the words that a form may come from: itself, then by exceptions, else by `RULES`."""
+        """Return the possible base forms of a form: itself, and the forms by exceptions, otherwise by `RULES`."""
         found, exceptions = [word], self._source.exceptions.get(pos, {})
         if word in exceptions:
             bases = exceptions[word]
-            found += bases[:1] if bases[0] == word else bases  # as `wn` does: "feed" is listed as feed and as a form of fee
-        elif len(word) > 2 and not (pos == "n" and word.endswith("ss")):  # "be" is not a form of "b", "boss" none of "bos"
+            found += bases[:1] if bases[0] == word else bases  # like `wn`: "feed" is listed as feed and as a form of fee
+        elif len(word) > 2 and not (pos == "n" and word.endswith("ss")):  # "be" is not a form of "b", nor "boss" of "bos"
             detached = (word.removesuffix(end) + new for end, new in RULES[pos] if word.endswith(end))
             found += [base for base in detached if len(base) > 1]
         return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
 
     def _readings(self, word: str, pos: str | None, common: bool = False) -> list[tuple[str, Pos]]:
-        """Lemmas of a lower-case word and their parts of speech, commonest first; `common`: without the rare ones."""
+        """Return lemmas of a lower-case word with their parts of speech, commonest first; `common`: without rare ones."""
         parts = POS if pos is None else (part_of_speech(pos),)
         readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self._lemmas(word, part)]
         if len(readings) < 2:
             return readings
         uses = {(lemma, part): self._source.uses(lemma).get(part, 0) for lemma, part in readings}
-        readings.sort(key=lambda reading: -uses[reading])  # stable: else in the order n v a r, the word itself first
+        readings.sort(key=lambda reading: -uses[reading])  # stable: otherwise in the order n v a r, the word itself first
         least = RARE * uses[readings[0]] if common else 0
         return [reading for reading in readings if uses[reading] >= least]
 
 
 def match_case(word: str, like: str) -> str | None:
-    """`word` with the capitals of `like`: none, the first letter or all; None where `like` has others.
+    """Give a word the capitals of another word; capitals that it already has stay.
 
-    A word that has capitals of its own keeps them.
+    Args:
+        word: Word that is changed.
+        like: Word with no capitals, a capital first letter, or only capitals.
+
+    Returns:
+        The word, or None if the capitals of `like` are irregular.
     """
     if like.islower():
         return word
@@ -358,14 +396,14 @@ def match_case(word: str, like: str) -> str | None:
 
 
 def open_lexicon(path: str | None = None) -> Lexicon:
-    """The lexicon of a folder of WordNet's database files; opened once in a process.
+    """Open the lexicon of a folder of WordNet's database files, once per process.
 
     Args:
-        path: the folder, or the one above its ``dict``; "small": a table of some 200 words of our own; None: the folder
-            that the environment variable WNSEARCHDIR names, else ``dict`` in WNHOME, else where packages put it (`FOLDERS`).
+        path: The folder, or the folder that contains it as ``dict``, or "small" for a table of some 200 words. If None, the
+            folder in the environment variable WNSEARCHDIR, otherwise ``dict`` in WNHOME, otherwise one of `FOLDERS`.
 
     Raises:
-        DataError: no WordNet there, or files of another format; the text says how to install it.
+        DataError: If WordNet is not found, or its files have another format; the message explains how to install it.
     """
     return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
 
@@ -376,7 +414,7 @@ def _opened(path: str) -> Lexicon:
 
 
 def _folder(path: str | None) -> Path:
-    """The folder of the database files."""
+    """Return the folder of the database files."""
     if path is not None:
         where, folders = f"the path {path}", [Path(path), Path(path) / "dict"]
     elif folder := os.environ.get("WNSEARCHDIR"):
@@ -388,11 +426,11 @@ def _folder(path: str | None) -> Path:
     for candidate in folders:
         if (candidate.expanduser() / "index.noun").is_file():
             return candidate.expanduser()
-    raise DataError(f"no WordNet in {where} (no file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
+    raise DataError(f"WordNet not found in {where} (file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
 
 
 def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:
-    """The words once each, whatever their capitals, without those of `own`."""
+    """Return each word once, ignoring case, without the words of `own`."""
     seen, found = {word.lower() for word in own}, []
     for word in words:
         if word.lower() not in seen:

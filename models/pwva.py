@@ -1,9 +1,9 @@
 """Partial word vector augmentation (PWVA; GCLSR): noise on word vectors, in batch on the device.
 
-Every word draws one of four kinds, and keeps the augmented vector with a probability, else its own. `form` says whose
-formulas are used: the paper's, those of its released code, which differ in all four kinds, or the latter without the slips
-of its zeros. Words are packed: the rows of an (N, d) matrix, whatever sentences they belong to. All draws come from the
-given torch.Generator; it may live on any device, and one on the CPU gives the same words and places on every device.
+Every word draws one of four kinds of augmentation and, with a probability, is replaced by its augmented vector. `form`
+selects the formulas: of the paper, of its released code, which differ in all four kinds, or of the code without the
+errors in its zeros. Words are packed as the rows of an (N, d) matrix, independent of their sentences. All draws come from
+one torch.Generator, on any device; a generator on the CPU selects the same words and places on every device.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 Form = Literal["paper", "released", "fixed"]
 
 NOISE, DROPOUT = 0.1, 0.1
-"""The paper's lambda, standard deviation of its noise, and share of components that its zeros take; it gives neither."""
+"""Standard deviation of the paper's noise (lambda), and share of its zeros; the paper gives neither."""
 SNR = (6, 11)
-"""Signal-to-noise ratios of the released noise: whole decibels, both ends included."""
+"""Range of the signal-to-noise ratio of the released noise in decibels: integers, both ends included."""
 RUNS = (15, 19)
-"""How many runs of components the released code sets to zero, both ends included."""
+"""Range of the number of runs of components that the released code sets to zero, both ends included."""
 LONGER = 0.1 / 1.1
-"""How often it rounds what it draws from [1, 2.1) for the length of a run to 2."""
+"""Probability that the released code rounds the length of a run, drawn from [1, 2.1), to 2."""
 BACKGROUND = 0.1
-"""The paper's background is uniform in [0, this)."""
+"""Upper end of the paper's background, which is uniform from 0."""
 LOUDNESS = 0.01
-"""The released background is scaled by one factor a word, uniform in [0, this)."""
+"""Upper end of the factor of the released background, which is uniform from 0, one per word."""
 
 
 @torch.no_grad()
@@ -42,23 +42,23 @@ def pwva(
     noise: float = NOISE,
     dropout: float = DROPOUT,
 ) -> Tensor:
-    """One augmented view of packed word vectors (GCLSR); call it once for every view.
+    """Make one augmented view of packed word vectors (GCLSR).
 
-    On a CPU a vector that would not be kept is never computed, which changes no probability. A GPU computes all four kinds
-    of all words: the host would have to wait for it to know which words have which kind.
+    On a CPU only the vectors that are kept are computed, which does not change their distribution. On a GPU all four kinds
+    are computed for all words: otherwise the host would have to wait for the kinds.
 
     Args:
-        words: float (N, d); N may be 0.
-        generator: source of all randomness.
-        kinds: weights of noise, zeros, background and Fourier (the paper's GWN, RZS, RBN and IFFT), at least 0; they need
+        words: Word vectors, float (N, d); N may be 0.
+        generator: Source of all randomness.
+        kinds: Weights of noise, zeros, background and Fourier (the paper's GWN, RZS, RBN and IFFT), at least 0; they need
             not sum to one.
-        partial: share of the words that keep the augmented vector: 1 is full augmentation, 0 none.
-        form: formulas of the paper, of the released code, or of the code with runs of zeros as it asks for them.
-        noise: the paper's lambda, the standard deviation of its noise.
-        dropout: share of components that the paper's zeros take.
+        partial: Share of the words that are replaced by augmented vectors: 1 is full augmentation, 0 none.
+        form: Formulas of the paper, of the released code, or of the code with its intended runs of zeros.
+        noise: Standard deviation of the paper's noise (lambda).
+        dropout: Share of components that the paper's zeros replace.
 
     Returns:
-        (N, d), a new tensor; words that are not changed are equal to the given ones, bit for bit.
+        (N, d), a new tensor; unchanged words are bitwise equal to `words`.
     """
     changes: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda own: gaussian_noise(own, generator, form, noise),
@@ -78,17 +78,26 @@ def pwva(
 
 
 def _drawn_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> Tensor:
-    """Kind of each word, (N,), by one uniform draw (N,) each: [0, partial) is cut in shares of `kinds`; 4: a word stays."""
+    """Return the kind of each word, (N,), from uniform draws (N,): `kinds` are shares of [0, partial); 4: the word stays."""
     total = sum(kinds)
-    # Through accumulate, whose last value is the total: the last share ends at `partial` exactly.
+    # The last value of accumulate is the total, so the last share ends exactly at `partial`.
     return torch.stack([draws.double() >= partial * (part / total) for part in accumulate(kinds)]).sum(0)
 
 
 @torch.no_grad()
 def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise: float = NOISE) -> Tensor:
-    """GWN: normal noise on every component of (N, d).
+    """Add normal noise to every component (GWN).
 
-    Paper: w + noise * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
+    Paper: w + noise * N(0, 1). Otherwise the noise of a word is 6 to 11 dB (an integer) below its power ||w||²/d.
+
+    Args:
+        words: (N, d).
+        generator: Source of all randomness.
+        form: Formulas.
+        noise: Standard deviation of the paper's noise.
+
+    Returns:
+        (N, d), a new tensor.
     """
     normal = torch.randn(words.shape, generator=generator, device=generator.device).to(words)
     if form == "paper":
@@ -100,11 +109,21 @@ def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise:
 
 @torch.no_grad()
 def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout: float = DROPOUT) -> Tensor:
-    """RZS: components of (N, d) are set to zero.
+    """Set components to zero (RZS).
 
-    Paper: Dropout(w). Otherwise 15 to 19 runs of 1 or 2 consecutive components, whose places are independent and may
-    overlap; the others stay. Fixed: both lengths are as likely, and runs lie anywhere. Released: half of the words have runs
-    of 1 only, the others of 2 in one of eleven cases, and no run reaches the last component: 17.3 zeros of 300, not 24.5.
+    Paper: Dropout(w). Otherwise 15 to 19 runs of 1 or 2 consecutive components, at independent places that may overlap.
+    Fixed: both lengths are equally likely, and runs may be anywhere. Released: half of the words have runs of 1 only, the
+    other half runs of 2 in one of eleven cases, and no run reaches the last component, which gives 17.3 zeros of 300
+    instead of 24.5.
+
+    Args:
+        words: (N, d).
+        generator: Source of all randomness.
+        form: Formulas.
+        dropout: Share of components that the paper's zeros replace.
+
+    Returns:
+        (N, d), a new tensor.
     """
     if form == "paper":
         kept = _uniform(words, generator, words.shape[1]) >= dropout
@@ -121,7 +140,7 @@ def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout:
     start = (draws[:, RUNS[1] : -1] * (reached - length + 1)).long()
     runs = RUNS[0] + (draws[:, -1:] * (RUNS[1] - RUNS[0] + 1)).long()
     unused = torch.arange(RUNS[1], device=words.device) >= runs
-    # A run that is not used repeats the first one, which always is.
+    # An unused run repeats the first one, which is always used.
     start = torch.where(unused, start[:, :1], start)
     length = torch.where(unused, length[:, :1], length)
     return words.scatter(1, torch.cat([start, start + length - 1], 1), 0.0)
@@ -129,28 +148,43 @@ def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout:
 
 @torch.no_grad()
 def background_noise(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
-    """RBN: uniform noise on every component of (N, d).
+    """Add uniform noise to every component (RBN).
 
-    Paper: w + U(0, 0.1). Released: w + u * U(min w, 0.8 max w), u one number a word, uniform in [0, 0.01).
+    Paper: w + U(0, 0.1). Otherwise w + u * U(min w, 0.8 max w), where u is one number per word, uniform in [0, 0.01).
+
+    Args:
+        words: (N, d).
+        generator: Source of all randomness.
+        form: Formulas.
+
+    Returns:
+        (N, d), a new tensor.
     """
     uniform = _uniform(words, generator, words.shape[1])
     if form == "paper":
         return torch.add(words, uniform, alpha=BACKGROUND)
     loudness = _uniform(words, generator, 1).mul_(LOUDNESS)
     low, high = words.amin(1, keepdim=True), words.amax(1, keepdim=True)  # aminmax is eight times slower on the CPU
-    # low + (high - low) * uniform also where 0.8 max w lies below min w, as NumPy's uniform has it.
+    # low + (high - low) * uniform, also if 0.8 max w is below min w, as in NumPy's uniform.
     return torch.addcmul(words, uniform.mul_(0.8 * high - low).add_(low), loudness)
 
 
 @torch.no_grad()
 def fourier(words: Tensor, form: Form) -> Tensor:
-    """IFFT: the real part of the inverse Fourier transform of the Fourier transform of (N, d), in closed form.
+    """Return the real part of the inverse Fourier transform of the Fourier transform of a word (IFFT), in closed form.
 
-    Paper: that of w, which is w. Released: that of w - mean(w), whose mean is not added back, so it is w - mean(w).
+    Paper: the result for w, which is w. Otherwise the result for w - mean(w), to which the mean is not added back.
+
+    Args:
+        words: (N, d).
+        form: Formulas.
+
+    Returns:
+        (N, d), a new tensor.
     """
     return words.clone() if form == "paper" else words - words.mean(1, keepdim=True)
 
 
 def _uniform(words: Tensor, generator: torch.Generator, columns: int) -> Tensor:
-    """Uniform in [0, 1): (N, columns), of the words' type and on their device."""
+    """Draw uniform numbers in [0, 1), (N, columns), with the type and device of the words."""
     return torch.rand(len(words), columns, generator=generator, device=generator.device).to(words)

@@ -1,4 +1,4 @@
-"""The sentence encoder of word vectors: where its vectors come from, and how it is saved."""
+"""The sentence encoder of word vectors, with the source of its vectors, its export and its model card."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from multicse.models.word_module import WordModel, WordModule, word_hash
 
 
 class WordEncoder(WordModel, SentenceEncoder):
-    """Sentences to vectors (B, d): the `SentenceEncoder` of a recipe whose encoder is word vectors."""
+    """The `SentenceEncoder` of a recipe with word vectors as its encoder."""
 
     source: str | None = None
-    """File or folder of the word vectors; none: they are of the training sentences."""
+    """File or folder of the word vectors. If None, they were trained on the training sentences."""
     vectors_hash: Tensor
-    """A number of the word vectors, which are not in checkpoints themselves."""
+    """Hash of the word vectors, which checkpoints do not contain."""
 
     def __init__(self, words: Sequence[str], table: Tensor, **settings: Any) -> None:
         super().__init__(words, table, **settings)
@@ -37,14 +37,14 @@ class WordEncoder(WordModel, SentenceEncoder):
         model.save(folder, create_model_card=False)
 
     def card(self, folder: Path) -> CardText:
-        """What a model card says of it."""
+        """Return the texts of the model card."""
         vectors = f"the word vectors `{Path(self.source).name}`" if self.source else "word vectors of its training sentences"
         return CardText(
             what=SENTENCES,
-            initialised_from=f"On {vectors}, which stay as they are, filters were trained from random weights",
+            initialised_from=f"On {vectors}, which are frozen, filters were trained from random weights",
             usage=usage(", trust_remote_code=True"),
-            notes="The folder brings its vectors and its Python: `trust_remote_code=True` runs "
-            "`multicse_words.py`, so read it first if the folder has come from somewhere else.",
+            notes="The folder contains its vectors and its Python code: `trust_remote_code=True` runs "
+            "`multicse_words.py`, so read this file first if you do not trust the source of the folder.",
         )
 
 
@@ -52,6 +52,6 @@ def _same_vectors(encoder: WordEncoder, state: dict[str, Any], prefix: str, *_: 
     saved = state.get(f"{prefix}vectors_hash")
     if saved is None or not torch.equal(saved, encoder.vectors_hash.cpu()):
         raise ValueError(
-            "trained on other word vectors than those it is loaded with; put back the vectors of its run: the file of "
-            "encoder.vectors, or the folder OUTPUT/vectors"
+            "the checkpoint was trained with other word vectors than the current ones; restore the vectors of its run: the "
+            "file of encoder.vectors, or the folder OUTPUT/vectors"
         )

@@ -1,12 +1,12 @@
-"""Word vectors to sentence vectors (GCLSR): frozen vectors, convolutions, the largest value over time.
+"""Sentence encoder of GCLSR: frozen word vectors, convolutions, and the maximum over time.
 
-A copy of this file lies in every export of such a model, so it needs nothing of the project that wrote it: torch and
-sentence-transformers. Use:
+Every export of such a model contains a copy of this file, so it requires torch and sentence-transformers, but not the
+project that wrote it. Use:
 
     model = SentenceTransformer(folder, trust_remote_code=True)
     model.encode(["a dog barks"])
 
-The folder holds ``words.txt`` and ``vectors.safetensors``, a row for each word; ``model.safetensors`` with the filters; and
+The folder contains ``words.txt``, ``vectors.safetensors`` with a row per word, ``model.safetensors`` with the filters, and
 ``word_config.json``.
 """
 
@@ -39,11 +39,11 @@ EPSILON = 1e-9
 
 
 class _Letters(dict[int, str]):
-    """A table for `str.translate`: what is no letter becomes a blank, an apostrophe nothing."""
+    """A table for `str.translate` that removes apostrophes and replaces other characters than letters by blanks."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
-        inside = unicodedata.category(char)[0] in "LM" or char in "\u200c\u200d"  # joiners stand inside words
+        inside = unicodedata.category(char)[0] in "LM" or char in "\u200c\u200d"  # joiners occur inside words
         self[code] = "" if char in "'’" else char if inside else " "
         return self[code]
 
@@ -52,9 +52,11 @@ _ANY = _Letters()
 
 
 def split(text: str, letters: str = "a-z") -> list[str]:
-    """The words of a text: lower case, apostrophes dropped, whatever is no letter a blank (GCLSR's released code).
+    """Split a text into lower-case words, without apostrophes and at all characters that are not letters.
 
-    letters: ``a-z``, as the paper; ``any``: those of every script, with their marks.
+    Args:
+        text: Text.
+        letters: ``a-z``, as in GCLSR's released code, or ``any`` for the letters of every script, with their marks.
     """
     if letters == "any":
         return text.lower().translate(_ANY).split()
@@ -62,13 +64,21 @@ def split(text: str, letters: str = "a-z") -> list[str]:
 
 
 def word_hash(word: str) -> int:
-    """A number below 2^56 that only the word decides."""
+    """Hash a word to a number below 2^56."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=7).digest(), "big")
 
 
 def hashed_vectors(hashes: Tensor, dim: int) -> Tensor:
-    """Vectors (..., dim) of words that have none: components uniform in [-b, b), b = sqrt(3 / dim), a length of about 1.
-    hashes (...) int64 decide them on every device: splitmix64, counted from a word's hash.
+    """Make vectors for words without a vector, uniform in [-b, b) with b = sqrt(3 / dim), which gives a length of about 1.
+
+    The components are splitmix64 of a counter that starts at the hash, so they are equal on every device.
+
+    Args:
+        hashes: Hashes of the words, int64 (...).
+        dim: Length of a vector, d.
+
+    Returns:
+        float32 (..., d).
     """
     x = hashes[..., None] * _signed(0xD1342543DE82EF95)
     x = x + torch.arange(1, dim + 1, device=hashes.device) * _signed(0x9E3779B97F4A7C15)
@@ -83,7 +93,7 @@ def _signed(number: int) -> int:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """x >> bits without the sign."""
+    """Return x >> bits without the sign."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -91,10 +101,13 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 
 
 class TextCNN(nn.Module):
-    """Kim's convolution: filters over r words, ReLU, the largest value over all windows of a sentence padded to `length`.
+    """Kim's convolution: filters over r words, ReLU, and the maximum over all windows of a sentence padded to `length`.
 
-    regions: sizes r, one bank of `filters` each; (1, 1, 1, 6) is three banks over single words and one over six. Output
-    (B, len(regions) * filters), banks in ascending order of their size.
+    Args:
+        dim: Length of a word vector, d.
+        regions: Sizes r of the banks of filters; (1, 1, 1, 6) is three banks over single words and one over six words.
+        filters: Number of filters of a bank.
+        length: Number of words to which sentences are padded.
     """
 
     def __init__(self, dim: int, regions: Sequence[int], filters: int, length: int) -> None:
@@ -102,27 +115,27 @@ class TextCNN(nn.Module):
         self.length, self.size = length, len(regions) * filters
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for size in sorted(set(regions)):
-            bound = 1 / math.sqrt(size * dim)  # as nn.Conv1d begins
+            bound = 1 / math.sqrt(size * dim)  # as nn.Conv1d is initialised
             width = filters * list(regions).count(size)
             self.weights.append(torch.empty(size, dim, width).uniform_(-bound, bound))
             self.biases.append(torch.empty(width).uniform_(-bound, bound))
 
     def forward(self, words: Tensor, lengths: Tensor, padding: Tensor) -> Tensor:
-        """Return the largest values of all filters.
+        """Return the maximum of every filter.
 
         Args:
             words: Word vectors, (B, L, d).
-            lengths: Words of each row that count, (B,).
-            padding: Vector that stands for what is beyond them, (d,).
+            lengths: Number of words of each row, (B,).
+            padding: Vector that replaces the rest of a row, (d,).
 
         Returns:
-            (B, size).
+            (B, len(regions) * filters), with the banks in ascending order of their size.
         """
         beyond = torch.arange(words.shape[1], device=words.device) >= lengths[:, None]
         words = torch.where(beyond[..., None], padding, words)
         banks = []
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            # Padding for one window of it alone, if `length` has room for one: all others are equal to it.
+            # Padding for one window of padding only, if `length` allows it: all further windows are equal to it.
             more = min(self.length - words.shape[1], len(weight))
             padded = torch.cat([words, padding.expand(len(words), more, -1)], 1)
             banks.append(F.conv1d(padded.mT, weight.permute(2, 1, 0), bias).amax(2).relu())
@@ -133,10 +146,20 @@ class TextCNN(nn.Module):
 
 
 def importance(words: Tensor, mask: Tensor, places: int) -> Tensor:
-    """a_i = sum over j of x_i · x_j / sqrt(d), (B, L), of words (B, L, d); 1e-9 for every pair with padding (mask 0).
+    """Compute the importance of each word, a_i = sum over j of x_i · x_j / sqrt(d), where pairs with padding count 1e-9.
 
-    Algorithm 1, without softmax and parameters. Summed over j first, it costs O(L d). The sentence has so many
-    `places`, padding included.
+    It has neither softmax nor parameters. The sum over j comes first, so the cost is O(L d).
+
+    Args:
+        words: Word vectors, (B, L, d).
+        mask: 1 for words, 0 for padding, (B, L).
+        places: Length of a sentence with its padding.
+
+    Returns:
+        (B, L).
+
+    References:
+        GCLSR, Algorithm 1.
     """
     words = words * mask[..., None]
     scores = torch.einsum("bld,bd->bl", words, words.sum(1)) / math.sqrt(words.shape[-1])
@@ -145,10 +168,21 @@ def importance(words: Tensor, mask: Tensor, places: int) -> Tensor:
 
 
 class WordModel(nn.Module):
-    """Sentences to vectors (B, d_out): frozen word vectors, GCLSR's `attention` if asked for (`softmax`: BERT's), `TextCNN`.
+    """Encoder of sentences: frozen word vectors, optionally attention, and `TextCNN`.
 
-    words: V of them; table (V, d) float32, a vector each, which is neither trained nor part of the state dict. It is moved
-    to the device of the first ids that are looked up; on a CPU it may be memory-mapped.
+    The table is neither trained nor part of the state dict. It is moved to the device of the first ids; on a CPU it may be
+    memory-mapped.
+
+    Args:
+        words: V words.
+        table: Their vectors, float32 (V, d).
+        max_words: Number of words to which sentences are cut and padded.
+        regions: Sizes of the banks of filters, in words.
+        filters: Number of filters of a bank.
+        letters: Letters of words, as in `split`.
+        unknown: Vectors of words without a vector: ``fixed`` per word, or ``redrawn`` per occurrence.
+        attention: Use attention.
+        softmax: Use BERT's attention without parameters instead of GCLSR's.
     """
 
     def __init__(
@@ -170,7 +204,7 @@ class WordModel(nn.Module):
         self.max_words, self.letters, self.unknown = max_words, letters, unknown
         self.attention, self.softmax = attention, softmax
         self.cut = max_words
-        """Words that are read of a text; `max_words` stays what it is padded to."""
+        """Number of words that are read of a text; it is still padded to `max_words`."""
         self.filters, self.regions = filters, tuple(regions)
         self.cnn = TextCNN(table.shape[1], regions, filters, max_words)
         self.register_buffer("padding", hashed_vectors(torch.tensor(word_hash("")), table.shape[1]), persistent=False)
@@ -186,10 +220,17 @@ class WordModel(nn.Module):
         return self.cnn.size
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, L), at most `max_words` words of each text.
+        """Return the ids of the first words of each text.
 
-        0 is padding, 1 to V the rows of the table, and beyond lie the hashes of words without a vector: of the word
-        (``fixed``), or of the word, its place and its sentence (``redrawn``), so that it has another vector elsewhere.
+        0 is padding, 1 to V are the rows of the table, and larger ids are hashes of words without a vector: of the word
+        (``fixed``), or of the word, its place and its sentence (``redrawn``), so that its vector differs between places.
+
+        Args:
+            texts: B texts.
+            max_length: Largest number of words of a text. If None, or if larger, `max_words`.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, (B, L).
         """
         limit = min(max_length or self.cut, self.cut)
         found = [self._ids(text, limit) for text in texts]
@@ -206,14 +247,16 @@ class WordModel(nn.Module):
         ]
 
     def look_up(self, ids: Tensor) -> Tensor:
-        """Word vectors (..., d) of ids (...); those of padding mean nothing. In training, ``redrawn`` draws the vectors of
-        unknown words from torch's random numbers."""
+        """Return word vectors (..., d) of ids (...); the vectors of padding are arbitrary.
+
+        In training, ``redrawn`` draws the vectors of unknown words from torch's random numbers.
+        """
         if self.table.device != ids.device:
             self.table = self.table.to(ids.device)
         size = len(self.table)
         vectors = self.table[(ids - 1).clamp(0, size - 1)]
         missing = ids > size
-        on_cpu = ids.device.type == "cpu"  # a GPU makes vectors of all words: it would be waited for to know which have none
+        on_cpu = ids.device.type == "cpu"  # a GPU makes vectors for all words: otherwise the host would wait for `missing`
         hashes = (ids[missing] if on_cpu else ids) - (size + 1)
         if self.training and self.unknown == "redrawn":
             hashes = hashes ^ torch.randint(1 << 55, hashes.shape, device=ids.device)
@@ -225,16 +268,34 @@ class WordModel(nn.Module):
         return vectors.to(self.cnn.biases[0].dtype)
 
     def attended(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Words (B, L, d) times their importance; with `softmax`, as BERT but without parameters, the means of all words
-        by the softmax of their scores."""
+        """Apply attention to words.
+
+        GCLSR's attention multiplies words by their importance. With `softmax`, a word becomes the mean of all words,
+        weighted by the softmax of their scores, as in BERT but without parameters.
+
+        Args:
+            words: Word vectors, (B, L, d).
+            mask: 1 for words, 0 for padding, (B, L).
+
+        Returns:
+            (B, L, d).
+        """
         if not self.softmax:
             return words * importance(words, mask, self.max_words)[..., None]
         scores = words @ words.transpose(1, 2) / math.sqrt(words.shape[-1])
         return scores.masked_fill(mask[:, None] == 0, -1e9).softmax(2) @ words
 
     def embed(self, words: Tensor, mask: Tensor, attention: bool) -> Tensor:
-        """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L), in the precision of the filters whatever
-        autocast says: what words and padding give must be rounded alike."""
+        """Compute sentence vectors without autocast, because words and padding must be rounded in the same way.
+
+        Args:
+            words: Word vectors, (B, L, d).
+            mask: 1 for words, 0 for padding, (B, L).
+            attention: Use attention.
+
+        Returns:
+            (B, d_out).
+        """
         padding: Tensor = self.padding  # type: ignore[assignment]  # a buffer
         with torch.autocast(words.device.type, enabled=False):
             if attention:
@@ -243,12 +304,12 @@ class WordModel(nn.Module):
             return self.cnn(words, mask.sum(1), padding)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Sentence vectors (B, d_out) of tokenised texts."""
+        """Return sentence vectors (B, d_out) of tokenised texts."""
         return self.embed(self.look_up(batch["input_ids"]), batch["attention_mask"], self.attention)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the model is made with, beside words, vectors and filters."""
+        """Arguments of the model, except words and vectors."""
         names = ("max_words", "regions", "filters", "letters", "unknown", "attention", "softmax")
         return {name: getattr(self, name) for name in names}
 
@@ -256,7 +317,7 @@ class WordModel(nn.Module):
 class WordModule(InputModule):
     """`WordModel` as the module of a sentence-transformers model."""
 
-    __module__ = "multicse_words"  # the file in a saved folder, which sentence-transformers names the class by
+    __module__ = "multicse_words"  # file in a saved folder, by which sentence-transformers finds the class
     config_file_name = CONFIG
 
     def __init__(self, model: WordModel) -> None:
@@ -265,11 +326,12 @@ class WordModule(InputModule):
 
     @property
     def tokenizer(self) -> Any:
+        """None: the model has no tokenizer of transformers."""
         return None
 
     @property
     def max_seq_length(self) -> int:
-        """Most words of one text."""
+        """Largest number of words of a text."""
         return self.model.cut
 
     @max_seq_length.setter
@@ -277,18 +339,19 @@ class WordModule(InputModule):
         self.model.cut = min(value or self.model.max_words, self.model.max_words)
 
     def get_embedding_dimension(self) -> int:
-        """Length of a sentence vector."""
+        """Return the length of a sentence vector."""
         return self.model.hidden_size
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Word ids and mask of texts."""
+        """Return ids and mask of the texts, each after the prompt."""
         return dict(self.model.tokenize([(prompt or "") + text for text in inputs]))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding`` (B, d_out)."""
         return {**features, "sentence_embedding": self.model(features)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write words, vectors, filters, settings and this file; safetensors whatever `safe_serialization` says."""
+        """Write words, vectors, filters, settings and this file, always as safetensors."""
         folder, model = Path(output_path), self.model
         save_file({"vectors": model.table.detach().cpu().contiguous()}, folder / VECTORS)
         save_file({name: t.detach().cpu().contiguous() for name, t in model.cnn.state_dict().items()}, folder / FILTERS)
@@ -298,7 +361,7 @@ class WordModule(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> WordModule:
-        """The module of a folder, or of a hub repository."""
+        """Load the module of a folder or of a repository on the Hugging Face Hub."""
         options = {name: value for name, value in kwargs.items() if name in HUB_OPTIONS}
         place = cls.load_dir_path(model_name_or_path, subfolder, **options)
         assert place is not None
@@ -306,8 +369,8 @@ class WordModule(InputModule):
 
 
 def load_words(folder: Path) -> WordModel:
-    """The model that `WordModule.save` wrote to a folder."""
-    words = (folder / WORDS).read_bytes().decode().removesuffix("\n").split("\n")  # as text, odd line ends would count
+    """Load the model that `WordModule.save` wrote to a folder."""
+    words = (folder / WORDS).read_bytes().decode().removesuffix("\n").split("\n")  # text mode would accept other line ends
     settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     model = WordModel(words, load_file(folder / VECTORS)["vectors"], **settings)
     model.cnn.load_state_dict(load_file(folder / FILTERS))

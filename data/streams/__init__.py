@@ -1,4 +1,4 @@
-"""Every kind of stream, by the name that a recipe gives it."""
+"""The kinds of streams, by their names in a recipe."""
 
 from __future__ import annotations
 

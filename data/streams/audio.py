@@ -1,4 +1,4 @@
-"""Streams of sounds without text: a log-mel filter bank of each."""
+"""Streams of audio clips without text, as log-mel filter banks."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MIXUP_ALPHA = 10
-"""Of the Beta distribution of a clip's share."""
+"""Parameter of the Beta distribution of the share of a clip."""
 
 
 class AudioStream(LabelledStream):
-    """One log-mel filter bank per clip (NonLing-CSE): ``spectrogram`` (B, 1, frames, bins)."""
+    """Audio clips, each as one log-mel filter bank (NonLing-CSE): ``spectrogram`` (B, 1, frames, bins)."""
 
     kind: Literal["audio"] = "audio"
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    """Kind of the stream; it cannot be changed."""
     rate: int = Field(16000, gt=0)
-    """Samples per second that every clip is resampled to."""
+    """Sampling rate in Hz to which every clip is resampled."""
     bins: int = Field(128, gt=0)
-    """Mel filters; low rates allow fewer, and a filter that would always be empty is refused."""
+    """Number of mel filters. Low sampling rates allow fewer: filters that would always be empty raise an error."""
     frames: int = Field(1024, gt=0)
-    """Frames of 10 ms; longer clips are cut, shorter ones padded with silence."""
+    """Number of frames of 10 ms. Longer clips are cut, shorter ones are padded with silence."""
     mixup_probability: float = Field(0.0, ge=0, le=1)
-    """Share of clips that are mixed with another one of the whole set (released NonLing-CSE: 0.5; the paper: none)."""
+    """Share of clips that are mixed with a random clip of the whole set (0.5 in NonLing-CSE's released code)."""
     mask_bins: int = Field(0, ge=0)
-    """SpecAugment: widest band of bins that is masked (released: 48)."""
+    """Width of the widest band of bins that SpecAugment masks (48 in NonLing-CSE's released code). 0: no mask."""
     mask_frames: int = Field(0, ge=0)
-    """SpecAugment: longest stretch of frames that is masked (released: 192)."""
+    """Length of the longest stretch of frames that SpecAugment masks (192 in NonLing-CSE's released code). 0: no mask."""
 
     @property
     def samples(self) -> int:
-        """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
+        """Return the number of waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
         return preprocess.samples_for(self.rate, self.frames)
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require an audio field, and the class if it is read."""
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
+        """Check that no mel filter is empty and that the masks are not larger than the spectrogram."""
         try:
             preprocess.mel_filters(self.rate, self.bins)
         except ValueError as error:
@@ -58,6 +60,7 @@ class AudioStream(LabelledStream):
                 raise ValueError(f"{setting}={value} is more than {setting.removeprefix('mask_')}={most}; lower it")
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Decode the start of a clip to ``waveform`` int16 (1, T), with its ``length`` without padding."""
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, self.rate, sample.key, self.samples)
         length = min(len(wave), self.samples)
@@ -65,15 +68,21 @@ class AudioStream(LabelledStream):
 
     @property
     def mixes(self) -> bool:
+        """Return True if clips may be mixed."""
         return self.mixup_probability > 0
 
     def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
+        """Draw a partner from the whole set with `mixup_probability`."""
         mixes = self.mixup_probability and rng.random() < self.mixup_probability
         return int(rng.integers(samples)) if mixes else None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """The released mix-up of NonLing-CSE: share * clip + (1 - share) * other, both minus their means, the other cut
-        or padded to the clip's length, share ~ Beta(10, 10); the class is that of the larger share."""
+        """Mix two clips as the released code of NonLing-CSE.
+
+        The result is share * clip + (1 - share) * other with share ~ Beta(10, 10). The means of both clips are subtracted,
+        the other clip is cut or padded to the length of the first, and the class is taken from the clip with the larger
+        share.
+        """
         row, partner = self.row(sample, rng), self.row(other, rng)
         share = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA)
         blend = share * _centred(row) + (1 - share) * _centred(partner)
@@ -82,17 +91,20 @@ class AudioStream(LabelledStream):
         return {**(row if share >= 0.5 else partner), "waveform": wave, "length": row["length"]}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Return ``waveform`` (B, 1, T), ``length`` (B,) and, if the samples have classes, ``label`` (B,)."""
         import torch
 
         wave = torch.from_numpy(rows["waveform"])
         return {"waveform": wave, "length": torch.from_numpy(rows["length"]), **self.labels(rows)}
 
     def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the numbers of SpecAugment's masks, if there are masks."""
         from multicse.data.streams.device import mask_draws
 
         return {"draws": mask_draws(samples, generator=generator)} if self.mask_bins or self.mask_frames else {}
 
     def on_device(self, batch: Batch) -> Batch:
+        """Compute the filter banks and mask them."""
         from multicse.data.streams import device
 
         wave, lengths = batch["waveform"], batch["length"]
@@ -104,7 +116,7 @@ class AudioStream(LabelledStream):
 
 
 def _centred(row: Row) -> np.ndarray:
-    """A clip (1, T) minus its mean; the silence behind it stays 0."""
+    """Return a clip (1, T) minus its mean; the silence after it stays 0."""
     wave, length = row["waveform"].astype(float), row["length"]
     wave[:, :length] -= wave[:, :length].mean()
     return wave

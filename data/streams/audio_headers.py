@@ -1,4 +1,4 @@
-"""Lengths of audio files by their own headers, since libsndfile reads most files that were cut short without an error."""
+"""Check of the length of audio files by their headers, because libsndfile reads most truncated files without an error."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import re
 from typing import Literal
 
 UNKNOWN = 2**31 - 2**16
-"""A header with this size or a larger one (0x7ffff000, 0xffffffff) was written before the length of the audio was known."""
+"""Smallest size (such as 0x7ffff000, 0xffffffff) that means that the length was unknown when the header was written."""
 _XING = re.compile(rb"(?:Xing|Info)\0\0\0([\1-\17])", re.DOTALL)
 
 
 def complete(data: bytes) -> bytes:
-    """Return an audio file; a WAV with a size of 0, as it is written to a pipe, gets the size that it has.
+    """Check that an audio file is as long as its header announces.
 
-    Checked are the chunk of the audio in WAV (RIFF, RIFX, RF64) and AIFF, the number of bytes that encoders write at the
-    beginning of an MP3 (Xing, LAME; VBRI: Fraunhofer), and the last page of an OGG. All else is for the decoder to find.
+    It checks the audio chunk of WAV (RIFF, RIFX, RF64) and AIFF, the number of bytes that encoders write at the start of an
+    MP3 (Xing, LAME; VBRI: Fraunhofer), and the last page of an OGG. Other errors are left to the decoder.
+
+    Returns:
+        The file. A WAV with a size of 0, which encoders write to a pipe, gets its real size.
 
     Raises:
         EOFError: If the file ends before the audio that its header announces.
@@ -47,7 +50,7 @@ def _chunked(data: bytes) -> bytes:
         place += 8 + size + size % 2
     there = len(data) - place - 8
     if data[:4] == b"RF64" and size == 2**32 - 1:
-        size = int.from_bytes(data[28:36], order)  # of the chunk ds64, which is the first
+        size = int.from_bytes(data[28:36], order)  # from the chunk ds64, which is the first
     if size == 0 < there and int.from_bytes(data[4:8], order) != len(data) - 8:
         return data[: place + 4] + there.to_bytes(4, order) + data[place + 8 :]
     if there >= 0:
@@ -57,4 +60,4 @@ def _chunked(data: bytes) -> bytes:
 
 def _require(announced: int, there: int) -> None:
     if there < announced < UNKNOWN:
-        raise EOFError(f"its header announces {announced:,} bytes, and {max(0, there):,} are there")
+        raise EOFError(f"its header announces {announced:,} bytes, but it contains {max(0, there):,}")

@@ -1,4 +1,4 @@
-"""Bytes of one sample -> pictures, waveforms, texts and classes. Whatever is wrong with a sample is a DecodeError."""
+"""Decoding of the bytes of a sample to images, waveforms, texts and classes. Every fault of a sample is a DecodeError."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from multicse.data.streams.audio_headers import complete
 from multicse.data.texts import text_of
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
-"""Fields of a sample that hold a picture, in the order of preference."""
+"""Fields of a sample that contain an image, in the order of preference."""
 SOUNDS = ("wav", "flac", "ogg", "mp3")
-"""Fields of a sample that hold a sound, in the order of preference."""
+"""Fields of a sample that contain an audio clip, in the order of preference."""
 
-_SOUND_BLOCK = 2**18  # values decoded at a time: many channels never lie in memory as a whole
-_EDGE = 0.05  # seconds behind what is wanted of a sound: the resampling filter sees no end in what is kept
+_AUDIO_BLOCK = 2**18  # values decoded at a time, so that files with many channels are never completely in memory
+_EDGE = 0.05  # seconds decoded beyond the wanted part, so that the resampling filter does not see an end in this part
 _TURNED = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -36,7 +36,7 @@ _TURNED = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # what undoes an EXIF orientation
+}  # EXIF orientation -> the transposition that undoes it
 _OTHERS = {
     "a GIF": rb"GIF8",
     "a HEIC image": rb".{4}ftyp(hei[cmsx]|hev[cmsx]|mif1|msf1)",
@@ -52,18 +52,30 @@ _OTHERS = {
     "AMR audio": rb"#!AMR",
     "WMA audio": rb"0&\xb2u\x8ef\xcf\x11",
     "a WebM or Matroska file": rb"\x1aE\xdf\xa3",
-}  # how files begin that are often found under a wrong name
+}  # first bytes of files that often have a wrong extension
 
-Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow itself refuses twice that many
+Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow refuses images with twice that many pixels
 
 
 def member(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> bytes:
-    """Content of the first of `extensions` that the sample has; DecodeError when it has none of them."""
+    """Return the content of the first of `extensions` that the sample has, as `member_with_extension`."""
     return member_with_extension(fields, extensions, key)[1]
 
 
 def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> tuple[str, bytes]:
-    """Name and content of the first of `extensions` that the sample has; DecodeError when it has none of them."""
+    """Find the first of several fields that a sample has.
+
+    Args:
+        fields: Fields of the sample.
+        extensions: Names of the fields, in the order of preference.
+        key: Name of the sample, for messages.
+
+    Returns:
+        Name and content of the field.
+
+    Raises:
+        DecodeError: If the sample has none of the fields.
+    """
     for extension in extensions:
         if extension in fields:
             return extension, fields[extension]
@@ -74,14 +86,23 @@ def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str]
 
 
 def dotted(fields: Iterable[str], wanted: Sequence[str]) -> str:
-    """Return a hint if files have dots in their names, so that there are fields such as `001.jpg`; otherwise nothing."""
+    """Return a hint if files have dots in their names, which gives fields such as `001.jpg`; otherwise an empty string."""
     odd = next((field for field in sorted(fields) if "." in field and field.rpartition(".")[2] in wanted), None)
     rule = "The name of a sample ends at the first dot of a file's name, the rest is the field"
     return f". {rule}: rename files like NAME.{odd} to NAME-{odd}" if odd else ""
 
 
 def check(data: bytes, extension: str, key: str) -> None:
-    """Decode a picture or sound for no other end than to see that it can be; DecodeError where it cannot."""
+    """Check that an image or audio clip can be decoded.
+
+    Args:
+        data: Bytes of the file.
+        extension: Extension of the file, which decides whether it is an image.
+        key: Name of the sample, for messages.
+
+    Raises:
+        DecodeError: If the file cannot be decoded.
+    """
     if extension in IMAGES:
         image(data, key, coarse=True)
     else:
@@ -89,63 +110,73 @@ def check(data: bytes, extension: str, key: str) -> None:
 
 
 def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool = False) -> Image.Image:
-    """Decode a JPEG, PNG or WebP (of an animation the first picture) to 8-bit RGB.
+    """Decode a JPEG, PNG or WebP to 8-bit RGB.
 
-    Transparency is laid on white, 16-bit gray is scaled to 8 bits, and the EXIF orientation is applied. No other metadata is
-    looked at, and metadata that cannot be read is ignored. `coarse`: of a JPEG an eighth of the width and height is enough,
-    which is three times as fast.
+    The background of transparent pixels is white, 16-bit gray is scaled to 8 bits, the EXIF orientation is applied, and of
+    an animation the first frame is used. Other metadata, and metadata that cannot be read, are ignored.
+
+    Args:
+        data: Bytes of the file.
+        key: Name of the sample, for messages.
+        max_pixels: Largest number of pixels.
+        coarse: Decode a JPEG at an eighth of its width and height, which is three times as fast.
+
+    Returns:
+        The image in mode RGB.
 
     Raises:
-        DecodeError: not such a picture, cut short, or more than `max_pixels` pixels (refused from its header, before
-            any pixel is decoded: a decompression bomb).
+        DecodeError: If the file is not such an image, is truncated, or has more than `max_pixels` pixels (a decompression
+            bomb, detected from the header before any pixel is decoded).
     """
     try:
         try:
-            picture = _loaded(data, max_pixels, coarse)
+            image = _loaded(data, max_pixels, coarse)
         except Exception:
             if (bare := _without_metadata(data)) == data:
                 raise
-            picture = _loaded(bare, max_pixels, coarse)
-        return _rgb(_upright(picture))
+            image = _loaded(bare, max_pixels, coarse)
+        return _rgb(_upright(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(
-            f"sample {key!r}: the picture has more than the allowed {max_pixels:,} pixels; MULTICSE_MAX_PIXELS raises it"
+            f"sample {key!r}: the image has more than the allowed {max_pixels:,} pixels; MULTICSE_MAX_PIXELS raises it"
         ) from error
     except UnidentifiedImageError as error:
         if name := _foreign(data):
             raise DecodeError(
                 f"sample {key!r}: it is {name}, not a JPEG, PNG or WebP image; convert it, or fetch it again"
             ) from error
-        raise DecodeError(f"sample {key!r}: {len(data):,} bytes are no JPEG, PNG or WebP picture") from error
+        raise DecodeError(f"sample {key!r}: {len(data):,} bytes that are not a JPEG, PNG or WebP image") from error
     except MemoryError:
         raise
     except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, struct.error, zlib.error, ...
-        raise DecodeError(f"sample {key!r}: the picture is damaged or cut short ({error})") from error
+        raise DecodeError(f"sample {key!r}: the image is damaged or cut short ({error})") from error
 
 
 def _loaded(data: bytes, max_pixels: int, coarse: bool) -> Image.Image:
-    # Only these formats: Pillow's others include ones that call programs or read other files.
-    picture = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
-    if picture.width * picture.height > max_pixels:
+    # Only these formats: some other formats of Pillow call programs or read other files.
+    image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
+    if image.width * image.height > max_pixels:
         raise Image.DecompressionBombError
     if coarse:
-        picture.draft("RGB", (1, 1))
-    picture.load()
-    return picture
+        image.draft("RGB", (1, 1))
+    image.load()
+    return image
 
 
-def _upright(picture: Image.Image) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
     """Undo the EXIF orientation of an image, if it has one that can be read."""
     try:
-        turned = _TURNED.get(picture.getexif().get(ExifTags.Base.Orientation, 1))
+        turned = _TURNED.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises struct.error, SyntaxError, ValueError, ...
         turned = None
-    return picture if turned is None else picture.transpose(turned)
+    return image if turned is None else image.transpose(turned)
 
 
 def _without_metadata(data: bytes) -> bytes:
-    """Return a PNG without the chunks that do not change its pixels (texts, profiles), but with its EXIF data if their
-    checksum is right; other files as they are."""
+    """Return a PNG without the chunks that do not change its pixels (texts, profiles); other files unchanged.
+
+    EXIF data stay if their checksum is right.
+    """
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
         return data
     kept, place = [data[:8]], 8
@@ -160,31 +191,37 @@ def _without_metadata(data: bytes) -> bytes:
 
 
 def _foreign(data: bytes) -> str | None:
-    """Return what a file is by its first bytes, if it is of a well-known kind that is not read."""
+    """Return the format of a file by its first bytes, if it is a well-known format that is not supported."""
     return next((name for name, start in _OTHERS.items() if re.match(start, data[:512], re.DOTALL | re.IGNORECASE)), None)
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I"):  # 16-bit gray: convert() would clip at 255 instead of scaling
-        gray = np.asarray(picture).astype(np.int64) >> 8
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit gray: convert() would clip at 255 instead of scaling
+        gray = np.asarray(image).astype(np.int64) >> 8
         return Image.fromarray(gray.clip(0, 255).astype(np.uint8)).convert("RGB")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-    return picture if picture.mode == "RGB" else picture.convert("RGB")  # which copies in any case
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert() always copies
 
 
 class _Forward(soundfile.SoundFile):
-    """An audio file that is read from its beginning only. Otherwise soundfile seeks to where it is after every block, and
-    libsndfile cannot seek to the end of a FLAC of unknown length."""
+    """An audio file that is read sequentially.
+
+    For seekable files soundfile seeks to the current position after every block, and libsndfile cannot seek to the end of a
+    FLAC of unknown length.
+    """
 
     def seekable(self) -> bool:
+        """Return False, so that soundfile does not seek."""
         return False
 
 
 def own_rate(data: bytes) -> int:
-    """Samples per second that a sound has by its header; where it has none that can be read, some: `audio` says what is
-    wrong with it."""
+    """Return the sampling rate in Hz in the header of an audio file, or 16,000 if the header cannot be read.
+
+    `audio` raises the error for a bad header.
+    """
     try:
         return int(soundfile.info(io.BytesIO(data)).samplerate)
     except soundfile.SoundFileError:
@@ -202,37 +239,40 @@ def audio(
     """Decode a WAV, FLAC, OGG (Vorbis, Opus) or MP3, average its channels and resample it.
 
     Args:
-        data, extension: the file, and its kind for messages.
-        rate: samples per second of the result.
-        key: name of the sample.
-        samples: only so many of the result are wanted, those at the beginning: the rest is neither decoded nor resampled.
-        max_values: most values (frames times channels) of the file, and most samples of the result.
+        data: Bytes of the file.
+        extension: Format of the file, for messages.
+        rate: Sampling rate of the result in Hz.
+        key: Name of the sample, for messages.
+        samples: Number of samples of the result that are needed; the rest of the file is neither decoded nor resampled.
+            If None, decode the complete file.
+        max_values: Largest number of values (frames times channels) of the file, and of samples of the result.
 
     Returns:
-        float32 (T,), full scale -1 to 1, `rate` samples per second; T may be more than `samples`.
+        Waveform, float32 (T,), with full scale -1 to 1; T may be larger than `samples`.
 
     Raises:
-        DecodeError: not such a sound, cut short (where the format says how long it should be), empty, with values that
-            are not finite or above `limits.PEAK`, below 1,000 samples per second, or more than `max_values` values.
+        DecodeError: If the file is not such audio, is truncated (if the format contains its length), is empty, contains
+            values that are not finite or above `limits.PEAK`, has a sampling rate below 1,000 Hz, or more than
+            `max_values` values.
     """
     try:
         data = complete(data)
     except EOFError as error:
         raise DecodeError(f"sample {key!r}: the {extension} audio is cut short ({error}); copy the file again") from None
     try:
-        with _Forward(io.BytesIO(data)) as sound:
-            source_rate = sound.samplerate
+        with _Forward(io.BytesIO(data)) as file:
+            source_rate = file.samplerate
             if source_rate < limits.LOWEST_RATE:
                 raise DecodeError(
-                    f"sample {key!r}: {source_rate} samples per second in the header of the {extension} sound, fewer than "
+                    f"sample {key!r}: {source_rate} samples per second in the header of the {extension} audio, fewer than "
                     f"the allowed {limits.LOWEST_RATE:,}"
                 )
-            most = max_values // max(sound.channels, math.ceil(rate / source_rate))
+            most = max_values // max(file.channels, math.ceil(rate / source_rate))
             wanted = most if samples is None else math.ceil((samples / rate + _EDGE) * source_rate)
-            wave = _mixed(sound, key, min(wanted, most))
-            if (samples is None or wanted > most) and len(wave) == most and len(sound.read(1)):
+            wave = _mixed(file, key, min(wanted, most))
+            if (samples is None or wanted > most) and len(wave) == most and len(file.read(1)):
                 raise DecodeError(
-                    f"sample {key!r}: the sound has more than the allowed {max_values:,} values "
+                    f"sample {key!r}: the audio has more than the allowed {max_values:,} values "
                     f"({most / source_rate / 60:.1f} minutes); MULTICSE_MAX_SOUND_VALUES raises it"
                 )
     except soundfile.SoundFileError as error:
@@ -240,41 +280,50 @@ def audio(
             raise DecodeError(
                 f"sample {key!r}: it is {name}, not WAV, FLAC, OGG or MP3; convert it, or fetch it again"
             ) from error
-        text = getattr(error, "error_string", error)  # without the name of a file, which is in memory
-        raise DecodeError(f"sample {key!r}: the {extension} sound is damaged ({text})") from error
+        text = getattr(error, "error_string", error)  # without the name of the file, which is in memory
+        raise DecodeError(f"sample {key!r}: the {extension} audio is damaged ({text})") from error
     if not np.isfinite(wave).all():
-        raise DecodeError(f"sample {key!r}: the sound holds values that are not finite")
+        raise DecodeError(f"sample {key!r}: the audio contains values that are not finite")
     if (peak := float(np.abs(wave).max(initial=0))) > limits.PEAK:
         raise DecodeError(
             f"sample {key!r}: the audio has a peak of {peak:,.5g}, more than the allowed {limits.PEAK:g} (full scale is 1); "
-            "of integers stored as floats, divide them by 32,768 (16 bits), or store them as integers"
+            "if these are integers stored as floats, divide them by 32,768 (16 bits), or store them as integers"
         )
     if source_rate != rate and len(wave):
         wave = soxr.resample(wave, source_rate, rate)
     if not len(wave):
-        raise DecodeError(f"sample {key!r}: the sound is empty at {rate} samples per second")
+        raise DecodeError(f"sample {key!r}: the audio is empty at {rate} samples per second")
     return np.ascontiguousarray(wave, np.float32)
 
 
-def _mixed(sound: soundfile.SoundFile, key: str, most: int) -> np.ndarray:
-    """The mean of the channels, float32, of the first `most` frames; DecodeError for a FLAC that ends too early."""
-    size = min(max(1, _SOUND_BLOCK // sound.channels), max(1, sound.frames))
+def _mixed(file: soundfile.SoundFile, key: str, most: int) -> np.ndarray:
+    """Return the mean of the channels of the first `most` frames, float32 (T,); check the length of a FLAC."""
+    size = min(max(1, _AUDIO_BLOCK // file.channels), max(1, file.frames))
     blocks: list[np.ndarray] = []
     frames = 0
-    while len(block := sound.read(min(size, most - frames), dtype="float32", always_2d=True)):
+    while len(block := file.read(min(size, most - frames), dtype="float32", always_2d=True)):
         frames += len(block)
         blocks.append(block.mean(1))
-    # 2**63 - 1: a FLAC that was written as a stream does not know its length
-    if sound.format == "FLAC" and frames < min(most, sound.frames) and sound.frames < 2**62:
-        raise DecodeError(f"sample {key!r}: the FLAC sound is cut short ({frames} of {sound.frames})")
+    # 2**63 - 1: a FLAC that was written as a stream does not contain its length
+    if file.format == "FLAC" and frames < min(most, file.frames) and file.frames < 2**62:
+        raise DecodeError(f"sample {key!r}: the FLAC audio is cut short ({frames} of {file.frames} frames)")
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
 
 def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: str | None = None) -> list[str]:
-    """The texts of a sample, one per column: a field of its own (`txt`), else an entry of its `json`.
+    """Decode the texts of a sample. Line breaks and runs of white space become one space.
 
-    Line breaks and runs of white space become one space; `empty` stands for a text without anything else. DecodeError:
-    no such field, empty or missing without `empty`, and as `text_of`.
+    Args:
+        fields: Fields of the sample.
+        columns: Names of the texts, each a field (`txt`) or otherwise an entry of the `json`.
+        key: Name of the sample, for messages.
+        empty: Replacement of empty texts. If None, they are errors.
+
+    Returns:
+        One text per column.
+
+    Raises:
+        DecodeError: If a text does not exist, is empty without `empty`, or is not a text (`text_of`).
     """
     texts = []
     for column in columns:
@@ -286,15 +335,21 @@ def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: s
 
 
 def _text(value: Any, column: str, key: str) -> str:
-    """The value as text with single white space. Raises DecodeError as `text_of`."""
+    """Return the value as text with single white space."""
     return " ".join(text_of(value, f"sample {key!r}: {column!r}").split())
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`, else the entry
-    `caption`; an entry is a text or a list of texts.
+    """Decode the captions of a sample. Line breaks and runs of white space become one space.
 
-    White space is made single. DecodeError: none, an empty one, or one that is no text.
+    They are in the entry `captions` of the `json`, otherwise in the field `txt`, otherwise in the entry `caption`. An entry
+    is a text or a list of texts.
+
+    Returns:
+        The captions, at least one.
+
+    Raises:
+        DecodeError: If the sample has no caption, an empty one, or one that is not a text.
     """
     record = _record(fields, key)
     if "captions" not in record and "txt" in fields:
@@ -311,7 +366,19 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
 
 
 def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
-    """The class of a sample, an integer of at least 0: a field of its own (`cls`), else an entry of its `json`."""
+    """Decode the class of a sample.
+
+    Args:
+        fields: Fields of the sample.
+        column: Name of a field (`cls`), or otherwise of an entry of the `json`.
+        key: Name of the sample, for messages.
+
+    Returns:
+        Class number, at least 0.
+
+    Raises:
+        DecodeError: If the sample has no such field, or its value is not a class number.
+    """
     value = _value(fields, column, key)
     if isinstance(value, bytes | float):  # whole numbers of a column with gaps are floats
         value = text_of(value, f"sample {key!r}: {column!r}")
@@ -341,5 +408,5 @@ def _record(fields: Mapping[str, bytes], key: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"sample {key!r}: its json cannot be read ({error})") from error
     if not isinstance(record, dict):
-        raise DecodeError(f"sample {key!r}: its json is no object of named values")
+        raise DecodeError(f"sample {key!r}: its json is not an object of named values")
     return record

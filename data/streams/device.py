@@ -1,8 +1,7 @@
-"""Views that are made in batch on the trainer's device: colour, SpecAugment.
+"""Views that are computed in batch on the device of the trainer: colour, SpecAugment.
 
-Every sample of a batch, and every view of it, has its own parameters. They follow from uniform random numbers that the
-caller draws; numbers drawn on the CPU give the same views on every device. The host never waits for the device in here, and
-uploads nothing after the first call.
+Every view of every sample has its own parameters. They follow from uniform random numbers of the caller; numbers from the
+CPU give the same views on every device. The host never waits for the device, and uploads nothing after the first call.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from multicse.data.streams.preprocess import constant
 _LUMA = (0.299, 0.587, 0.114)
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
 JITTER_DRAWS = 9
-"""Random numbers of an image for `color_jitter`."""
+"""Number of random numbers per image for `color_jitter`."""
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -35,16 +34,21 @@ def color_jitter(
 ) -> Tensor:
     """Change brightness, contrast, saturation and hue at random (torchvision's ColorJitter inside RandomApply).
 
-    An image is changed with `probability`. Then its factors are uniform in [max(0, 1 - x), 1 + x] for x of brightness,
-    contrast and saturation, its turn of the hue circle uniform in [-hue, hue], and the four are applied in a random
-    order of its own. The formulas are torchvision's on float tensors: no rounding to 8 bits in between.
+    An image is changed with `probability`. Then its factors are uniform in [max(0, 1 - x), 1 + x], where x is `brightness`,
+    `contrast` or `saturation`, its rotation of the hue is uniform in [-hue, hue], and the four changes are applied in a
+    random order. The formulas are torchvision's for float tensors, without rounding to 8 bits in between.
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
-        draws: (N, `JITTER_DRAWS`), uniform in [0, 1), on the images' device.
-        brightness, contrast, saturation: Largest change of the factor.
-        hue: Largest turn, in circles.
+        draws: (N, `JITTER_DRAWS`), uniform in [0, 1), on the device of the images.
+        brightness: Largest change of the factor of the brightness.
+        contrast: Largest change of the factor of the contrast.
+        saturation: Largest change of the factor of the saturation.
+        hue: Largest rotation of the hue, in full circles.
         probability: Share of images that are changed.
+
+    Returns:
+        (N, 3, H, W), a new tensor.
     """
     bounds = (max(0.0, 1 - brightness), max(0.0, 1 - contrast), max(0.0, 1 - saturation), -hue)
     low, high = constant((bounds, (1 + brightness, 1 + contrast, 1 + saturation, hue)), draws.dtype, draws.device)
@@ -55,8 +59,8 @@ def color_jitter(
 def _where(mask: Tensor, image: Tensor, change: Callable[..., Tensor], *parameters: Tensor) -> Tensor:
     """Return ``change(image, *parameters)`` of the images (N, 3, H, W) that mask (N,) selects, and the others unchanged.
 
-    On the CPU only the selected images are computed, and replaced in `image` itself. A GPU computes all of them: the host
-    would have to wait for it to know which they are.
+    On the CPU only the selected images are computed, and replaced in `image` in place. On a GPU all are computed: otherwise
+    the host would have to wait for the mask.
     """
     if not image.is_cpu:
         return torch.where(mask[:, None, None, None], change(image, *parameters), image)
@@ -71,13 +75,18 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
-        factors: (N, 4), of brightness, contrast, saturation (1: unchanged) and hue (turns, 0: unchanged).
-        order: (N, 4), per image a permutation of 0 to 3, which names the columns of `factors` in the order of use.
+        factors: (N, 4), of brightness, contrast, saturation (1: unchanged) and hue (full circles, 0: unchanged).
+        order: (N, 4), for each image a permutation of 0 to 3: the columns of `factors` in the order of use.
+
+    Returns:
+        (N, 3, H, W), a new tensor.
     """
     image, chosen, turn = image.clone(), factors.gather(1, order), (order == _HUE).int().argmax(1)
     for step in range(_HUE):
         image = _where(turn > step, image, _blend, chosen[:, step], order[:, step])
-    size = max(1, 2**19 // image.shape[2:].numel() if image.is_cpu else len(image))  # so many stay in a CPU's cache
+    size = max(
+        1, 2**19 // image.shape[2:].numel() if image.is_cpu else len(image)
+    )  # the images that fit into the cache of a CPU
     image = torch.cat([_turn_hue(*part) for part in zip(image.split(size), factors[:, _HUE].split(size), strict=True)])
     for step in range(1, _HUE + 1):
         image = _where(turn < step, image, _blend, chosen[:, step], order[:, step])
@@ -85,8 +94,10 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def _blend(image: Tensor, factor: Tensor, kind: Tensor) -> Tensor:
-    """factor * image + (1 - factor) * other, where other is black (brightness), the mean gray (contrast) or the gray
-    picture (saturation); one pass for a batch of mixed kinds."""
+    """Return factor * image + (1 - factor) * other for a batch of mixed kinds.
+
+    The other is black (brightness), the mean gray (contrast) or the gray image (saturation).
+    """
     rest = 1 - factor
     gray_share = (rest * (kind == _SATURATION))[:, None, None]
     mean_share = (rest * (kind == _CONTRAST))[:, None, None]
@@ -96,8 +107,11 @@ def _blend(image: Tensor, factor: Tensor, kind: Tensor) -> Tensor:
 
 
 def _turn_hue(image: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue of HSV and return to RGB by the closed form: with the hue in sixths of a circle, a channel is
-    max - (max - min) * clamp(min(k, 4 - k), 0, 1), k = (offset + hue) mod 6, offset 5, 3, 1 for red, green, blue."""
+    """Rotate the hue of HSV and convert to RGB by the closed form.
+
+    With the hue in sixths of a circle, a channel is max - (max - min) * clamp(min(k, 4 - k), 0, 1), where
+    k = (offset + hue) mod 6 and the offset is 5, 3, 1 for red, green, blue.
+    """
     red, green, blue = image.unbind(1)
     most, least = image.amax(1), image.amin(1)
     spread = most - least
@@ -124,8 +138,11 @@ def random_grayscale(image: Tensor, draws: Tensor, probability: float = 0.2) -> 
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
-        draws: (N,), uniform in [0, 1), on the images' device.
+        draws: (N,), uniform in [0, 1), on the device of the images.
         probability: Share of images that become gray.
+
+    Returns:
+        (N, 3, H, W), a new tensor.
     """
     return _where(draws < probability, image.clone(), lambda chosen: _gray(chosen)[:, None].expand(-1, 3, -1, -1))
 
@@ -136,28 +153,33 @@ def random_grayscale(image: Tensor, draws: Tensor, probability: float = 0.2) -> 
 def mask_draws(
     spectrograms: int, stripes: int = 1, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Draw the random numbers of `spec_augment`: (N, 2, 2, stripes), uniform in [0, 1).
+    """Draw the random numbers of `spec_augment`.
 
     Args:
-        spectrograms: N.
-        stripes: Number of stretches, and of bands, of each spectrogram; they may overlap.
-        generator: Source of the numbers. If None, torch's global one of the device.
+        spectrograms: Number of spectrograms, N.
+        stripes: Number of stretches of frames, and of bands of bins, per spectrogram; they may overlap.
+        generator: Source of the numbers. If None, torch's global generator of the device.
         device: Device of the result and of the generator.
+
+    Returns:
+        (N, 2, 2, stripes), uniform in [0, 1).
     """
     return torch.rand(2, 2, stripes, spectrograms, generator=generator, device=device).movedim(3, 0)
 
 
 def spec_augment(spectrogram: Tensor, frames: int, bins: int, draws: Tensor) -> Tensor:
-    """Set stretches of frames and bands of bins to 0 (Park et al. 2019, without warping); gradients pass the rest.
+    """Set stretches of frames and bands of bins to 0 (Park et al. 2019, without warping).
 
-    Every spectrogram has its own: widths uniform in 0 ... `frames` - 1 or `bins` - 1, starts uniform where they fit.
-    0 turns one off.
+    The masks of every spectrogram are independent, with widths uniform in 0 ... `frames` - 1 or `bins` - 1.
 
     Args:
-        spectrogram: (..., frames, bins); the leading axes are independent.
-        frames: One more than the longest stretch; at most the number of frames.
-        bins: One more than the widest band; at most the number of bins.
-        draws: Of `mask_draws`, on the spectrograms' device; N is the product of the leading axes.
+        spectrogram: (..., frames, bins), N spectrograms in all.
+        frames: One more than the longest stretch, at most the number of frames. 0: no stretches.
+        bins: One more than the widest band, at most the number of bins. 0: no bands.
+        draws: Result of `mask_draws`, (N, 2, 2, stripes), on the device of the spectrograms.
+
+    Returns:
+        (..., frames, bins), a new tensor; gradients flow through the rest.
     """
     rows, (time_draws, bin_draws) = spectrogram.flatten(0, -3), draws.movedim(0, 3)[..., None]
     time = _stripes(frames, rows.shape[1], time_draws)
@@ -166,11 +188,7 @@ def spec_augment(spectrogram: Tensor, frames: int, bins: int, draws: Tensor) -> 
 
 
 def _stripes(most: int, size: int, draws: Tensor) -> Tensor:
-    """Return (N, size), True within any of some stripes of fewer than `most` places.
-
-    Args:
-        draws: (2, stripes, N, 1), for width and start.
-    """
+    """Return (N, size), True within stripes of fewer than `most` places; draws (2, stripes, N, 1) decide width and start."""
     width = (draws[0] * most).long()
     start = (draws[1] * (size - width + 1)).long()
     position = torch.arange(size, device=draws.device)

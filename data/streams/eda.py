@@ -1,7 +1,7 @@
 """Easy data augmentation (EDA, Wei & Zou 2019), the baseline of GCLSR: four small edits of the words of a sentence.
 
-The edits are chained as in the paper's released code: synonym replacement, random insertion, random swap, random deletion.
-They are made in the reading task, so this module imports no torch.
+The edits are chained as in the released code of GCLSR: synonym replacement, random insertion, random swap, random deletion.
+Reading tasks make them, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ _EDGES = string.punctuation + "‘’“”«»…–—"
 
 
 def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: float = 0.1) -> list[str]:
-    """One augmented copy of a sentence: replacement, insertion, swap and deletion, one after the other.
+    """Make an augmented copy of a sentence by replacement, insertion, swap and deletion, in this order.
 
-    The first three are done max(1, int(alpha * n)) times, n the words of the given sentence; then every word is deleted
-    with probability alpha. Nothing but `rng` decides.
+    The first three edits are made max(1, int(alpha * n)) times for n words; then every word is deleted with probability
+    alpha.
 
     Args:
-        words: of the sentence; punctuation at their edges and capitals do not keep them from being found.
-        rng: source of all randomness.
-        synonyms: the words that may replace a lower-case word, none for words that have none. Blanks or underscores inside
-            a synonym make several words of it.
-        alpha: share of the words that each edit is to change; 0 gives the sentence back.
+        words: Words of the sentence; capitals, and punctuation at their edges, are ignored in the search for synonyms.
+        rng: Source of all randomness.
+        synonyms: Function from a lower-case word to its synonyms; blanks or underscores in a synonym separate words.
+        alpha: Share of the words that each edit changes; 0 returns the sentence unchanged.
 
     Returns:
-        At least one word, unless none was given.
+        Words of the copy, at least one if the sentence is not empty.
     """
     if not words or alpha == 0:
         return list(words)
@@ -59,13 +58,19 @@ def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: f
 
 @lru_cache(maxsize=4)
 def cached_synonyms(lexicon: Lexicon) -> Synonyms:
-    """The lexicon's synonyms, phrases too, from memory where a word was asked for lately: 8 times as many sentences a
-    second."""
+    """Return the synonyms of a lexicon, phrases included, as a cached function, which is 8 times as fast."""
     return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word, phrases=True)))
 
 
 def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
-    """Up to `count` different words, each replaced in all its places by one synonym; punctuation around it stays."""
+    """Replace up to `count` different words, each at all its places by one synonym; punctuation around it stays.
+
+    Args:
+        words: Words of the sentence.
+        rng: Source of all randomness.
+        synonyms: Function from a lower-case word to its synonyms.
+        count: Largest number of different words that are replaced.
+    """
     candidates = list(dict.fromkeys(_candidates(words)))
     chosen: dict[str, list[str]] = {}
     for place in rng.permutation(len(candidates)):
@@ -82,7 +87,14 @@ def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: S
 
 
 def insert_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
-    """`count` times, a synonym of a random word at a random place; nothing where no word has a synonym."""
+    """Insert a synonym of a random word at a random place, `count` times; no change if no word has a synonym.
+
+    Args:
+        words: Words of the sentence.
+        rng: Source of all randomness.
+        synonyms: Function from a lower-case word to its synonyms.
+        count: Number of insertions.
+    """
     result = list(words)
     for _ in range(count):
         candidates = _candidates(result)
@@ -95,7 +107,7 @@ def insert_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Sy
 
 
 def swap(words: Sequence[str], rng: np.random.Generator, count: int) -> list[str]:
-    """`count` times, two words at different random places change places."""
+    """Exchange the words at two random places, `count` times."""
     result = list(words)
     for _ in range(count if len(result) > 1 else 0):
         first, second = rng.choice(len(result), 2, replace=False)
@@ -104,22 +116,22 @@ def swap(words: Sequence[str], rng: np.random.Generator, count: int) -> list[str
 
 
 def delete(words: Sequence[str], rng: np.random.Generator, probability: float) -> list[str]:
-    """Every word is left out with `probability`; where none would be left, one random word stays."""
+    """Delete every word with `probability`; if none remains, keep one random word."""
     kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= probability]
     return kept or ([words[int(rng.integers(len(words)))]] if words else [])
 
 
 def _core(word: str) -> str:
-    """The word without punctuation at its edges; empty when it is nothing else."""
+    """Return the word without punctuation at its edges, which may be empty."""
     return word.strip(_EDGES)
 
 
 def _candidates(words: Sequence[str]) -> list[str]:
-    """The words that may have synonyms, in lower case: neither stop words nor mere punctuation."""
+    """Return the words that may have synonyms, in lower case: neither stop words nor mere punctuation."""
     return [core for word in words if (core := _core(word).lower()) and core not in STOP_WORDS]
 
 
 def _choices(word: str, synonyms: Synonyms) -> list[list[str]]:
-    """Synonyms as lists of words, in the lexicon's order, without the word itself."""
+    """Return the synonyms as lists of words, in the order of the lexicon, without the word itself."""
     parts = [found.replace("_", " ").split() for found in synonyms(word)]
     return [part for part in parts if part and " ".join(part).lower() != word]

@@ -1,7 +1,7 @@
-"""Streams of pictures without text: random views of each.
+"""Streams of images without text, as random views.
 
-Geometric views are made where the shards are read, by an explicit numpy Generator, and travel as uint8. Colour and
-normalisation follow in batch on the trainer's device (`data/streams/device.py`).
+Reading tasks make the geometric views from an explicit numpy Generator and send them as uint8. Colour and normalisation
+follow in batch on the device of the trainer (`data/streams/device.py`).
 """
 
 from __future__ import annotations
@@ -23,56 +23,61 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RATIO = (3 / 4, 4 / 3)
-"""Width to height of a random crop (Inception's, and torchvision's default)."""
+"""Smallest and largest ratio of width to height of a random crop (Inception's, and torchvision's default)."""
 
 
 class ImageStream(LabelledStream):
-    """Two random views of every image, SimCLR's (NonLing-CSE): ``image`` (B, V, 3, size, size)."""
+    """Images, each as two random views like SimCLR's (NonLing-CSE): ``image`` (B, V, 3, size, size)."""
 
     kind: Literal["image"] = "image"
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    """Kind of the stream; it cannot be changed."""
     size: int = Field(224, gt=0)
-    """Pixels of a side of a view; the method's image_size is the same."""
+    """Height and width of a view in pixels; it must equal image_size of the method."""
     n_views: int = Field(2, gt=0)
-    """Independent crops of every image."""
+    """Number of views per image, which are independent random crops."""
     scale: tuple[float, float] = (0.2, 1.0)
-    """Smallest and largest share of the image's area in a crop."""
+    """Smallest and largest area of a crop, as a share of the area of the image."""
     flip: float = Field(0.5, ge=0, le=1)
-    """Probability of a mirror image."""
+    """Probability that a view is flipped horizontally."""
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
-    """Largest change of brightness, contrast, saturation and hue."""
+    """Largest random change of brightness, contrast, saturation (factors) and hue (circles)."""
     jitter_probability: float = Field(0.8, ge=0, le=1)
-    """Share of views whose colours are changed."""
+    """Probability that the colours of a view are changed by `jitter`."""
     grayscale_probability: float = Field(0.2, ge=0, le=1)
-    """Share of views without colour."""
+    """Probability that a view becomes gray."""
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    """Mean of red, green, blue in 0 to 1; views are (x - mean) / std. The default is ImageNet's."""
+    """Mean of red, green, blue (0 to 1) that is subtracted from the pixels. The default is ImageNet's."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
-    """Standard deviation of red, green and blue."""
+    """Standard deviation of red, green, blue (0 to 1) by which the pixels are divided. The default is ImageNet's."""
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require an image field, and the class if it is read."""
         return [("kind", decode.IMAGES), *super().needs()]
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
-        arrays = image_views(picture, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
+        """Return the geometric views ``image``, uint8 (V, 3, size, size), and the class."""
+        image = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
+        arrays = image_views(image, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
         return {"image": arrays, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Return ``image``, uint8 (B, V, 3, size, size), and, if the samples have classes, ``label`` (B,)."""
         import torch
 
         return {"image": torch.from_numpy(rows["image"]), **self.labels(rows)}
 
     def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the numbers of the colour changes, (B, V, `JITTER_DRAWS` + 1)."""
         import torch
 
         from multicse.data.streams.device import JITTER_DRAWS
 
-        # One column is for `random_grayscale`.
+        # The last column is for `random_grayscale`.
         numbers = [torch.rand(samples * self.n_views, size, generator=generator) for size in (JITTER_DRAWS, 1)]
         return {"draws": torch.cat(numbers, 1).view(samples, self.n_views, -1)}
 
     def on_device(self, batch: Batch) -> Batch:
+        """Change the colours and normalise."""
         from multicse.data.streams import device
 
         draws = batch["draws"].flatten(0, 1)
@@ -90,14 +95,24 @@ def random_resized_crop(
     scale: tuple[float, float] = (0.2, 1.0),
     resample: Image.Resampling = Image.Resampling.BILINEAR,
 ) -> Image.Image:
-    """A crop of random area and shape, resized to size x size, antialiased, bilinear by default (torchvision's algorithm).
+    """Crop a random area and resize it with antialiasing (the algorithm of torchvision's RandomResizedCrop).
 
-    The area is uniform in `scale` (a share of the picture), the log of width/height uniform in log `RATIO`; ten tries,
-    then the largest central crop within `RATIO`. Crop and resize are one Pillow call, so pixels on the border are
-    filtered with their real neighbours outside the crop, not with copies of themselves.
+    The log of width/height is uniform in log `RATIO`. After ten crops that do not fit, the largest central crop within
+    `RATIO` is taken. Crop and resize are one Pillow call, so pixels on the border are filtered with their real neighbours
+    outside the crop.
+
+    Args:
+        image: Image.
+        size: Height and width of the result in pixels.
+        rng: Source of all randomness.
+        scale: Smallest and largest area of the crop, as a share of the image; the area is uniform between them.
+        resample: Filter.
+
+    Raises:
+        ValueError: If `scale` is not 0 < low <= high <= 1.
     """
     if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError(f"scale={scale}; it is (low, high) with 0 < low <= high <= 1")
+        raise ValueError(f"scale={scale}; it must be (low, high) with 0 < low <= high <= 1")
     left, top, width, height = _crop_box(image.width, image.height, rng, scale)
     return image.resize((size, size), resample, box=(left, top, left + width, top + height))
 
@@ -105,7 +120,7 @@ def random_resized_crop(
 def _crop_box(
     image_width: int, image_height: int, rng: np.random.Generator, scale: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """left, top, width, height of the crop, in whole pixels."""
+    """Draw left, top, width and height of the crop, in pixels."""
     for _ in range(10):
         area = image_width * image_height * rng.uniform(*scale)
         shape = math.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1])))
@@ -130,7 +145,19 @@ def image_views(
     scale: tuple[float, float] = (0.2, 1.0),
     flip: float = 0.5,
 ) -> np.ndarray:
-    """Independent random crops and flips of an RGB picture (NonLing-CSE): uint8 (V, 3, size, size)."""
+    """Make independent random crops and flips of an RGB image (NonLing-CSE).
+
+    Args:
+        image: Image in mode RGB.
+        n_views: Number of views, V.
+        size: Height and width of a view in pixels.
+        rng: Source of all randomness.
+        scale: Smallest and largest area of a crop, as a share of the image.
+        flip: Probability of a horizontal flip.
+
+    Returns:
+        Views, uint8 (V, 3, size, size).
+    """
     views = np.empty((n_views, 3, size, size), np.uint8)
     for view in views:
         crop = random_resized_crop(image, size, rng, scale)

@@ -1,6 +1,6 @@
-"""Streams of pictures or sounds with one caption each (Zhao et al. 2023): CLIP, CyCLIP, CLAP, CyCLAP.
+"""Streams of images or audio clips with one caption each (Zhao et al. 2023): CLIP, CyCLIP, CLAP, CyCLAP.
 
-The same preprocessing serves training, evaluation and the exported model: `data/streams/preprocess.py`.
+Training, evaluation and the exported model share the preprocessing in `data/streams/preprocess.py`.
 """
 
 from __future__ import annotations
@@ -25,98 +25,120 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PLACEHOLDERS = ("{}", "{label}")
-"""What stands for the class name in a template."""
+"""Placeholders of the class name in a template."""
 
 
 def fill(template: str, name: str) -> str:
-    """The template with the class name in every place that is marked `{}` or `{label}`; other braces stay."""
+    """Replace every `{}` and `{label}` of a template by the class name; other braces stay."""
     for mark in PLACEHOLDERS:
         template = template.replace(mark, name)
     return template
 
 
 def words(name: str) -> str:
-    """A class name as text: "drinking_sipping" is "drinking sipping"."""
+    """Return a class name as text, for example "drinking sipping" for "drinking_sipping"."""
     return " ".join(name.replace("_", " ").split())
 
 
 def class_name_mismatch(named: Sequence[str], given: Sequence[str]) -> str | None:
-    """Return how the names `given` to the class numbers 0, 1, ... contradict those of the shards (`named`), or None.
+    """Compare class names with the names in the shards.
 
-    Another number of names is a mismatch, and the same names in another order; underscores are read as blanks, upper and
-    lower case are alike. Other words, and shards without names, are not.
+    A different number of names, or equal names in a different order, are a mismatch; different words are not. Underscores
+    are read as blanks, and case is ignored.
+
+    Args:
+        named: Names of the classes 0, 1, ... in the shards. If empty, nothing is a mismatch.
+        given: Names of the classes 0, 1, ... in the settings.
+
+    Returns:
+        Description of the mismatch, or None.
     """
     ours, theirs = ([words(name) for name in names] for names in (given, named))
     if theirs and len(ours) != len(theirs):
         return (
-            f"{len(ours)} classes are given, but the shards have {len(theirs)} ({', '.join(theirs[:3])}, ...); the names "
-            "must be those of their class numbers 0, 1, ..., all of them and in that order"
+            f"{len(ours)} classes are given, but the shards have {len(theirs)} ({', '.join(theirs[:3])}, ...); name all "
+            "classes of the shards in the order of their numbers 0, 1, ..."
         )
     pairs = [(a.lower(), b.lower()) for a, b in zip(ours, theirs, strict=False)]
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if at is None or sorted(a for a, _ in pairs) != sorted(b for _, b in pairs):
         return None
     return (
-        f"the classes are in another order than the shards': number {at} is {theirs[at]!r} there and {ours[at]!r} here, so "
-        "names would go to the wrong classes; give the shards' order"
+        f"the classes are in a different order than in the shards: number {at} is {theirs[at]!r} there and {ours[at]!r} "
+        "here, so classes would get wrong names; use the order of the shards"
     )
 
 
 class CaptionedStream(StreamConfig):
-    """One item and one text of every sample: the text is a caption, or made from the sample's class by a template.
+    """Samples of one item and one text, which is a caption or made from the class of the sample by a template.
 
-    A sample with several captions gives another one in every pass: the draw depends on the seed, the stream, the pass and
-    the sample, so a run can be repeated and continued exactly.
+    A sample with several captions has a random one in every epoch. The draw depends on the seed, the stream, the epoch and
+    the sample, so a run can be repeated and resumed exactly.
     """
 
     captions: Literal["random", "first"] = "random"
-    """Which caption (or template) a pass sees: one drawn at random, or always the first."""
+    """Choice of a caption (or template) in each epoch. `random`: a random one. `first`: always the first."""
     templates: tuple[str, ...] = ()
-    """Texts like `a photo of a {}.`, whose `{}` or `{label}` is the class name: captions are made from class numbers
-    (class-conditional zero-shot sets). Empty: the samples have captions."""
+    """Templates such as `a photo of a {}.`, in which `{}` or `{label}` is replaced by the class name, to make captions from
+    class numbers. If empty, the samples contain captions."""
     classes: tuple[str, ...] = ()
-    """Names of the classes 0, 1, ...; with `templates` only."""
+    """Names of the classes 0, 1, ...; required with `templates`, otherwise not allowed."""
     label: str = "cls"
-    """With `templates`: field that holds the integer class."""
+    """Field with the integer class; only used with `templates`."""
     max_length: int = Field(77, gt=2)
-    """Tokens that are kept of a caption."""
+    """Largest number of tokens of a caption; the rest is cut off."""
 
     @model_validator(mode="after")
     def _templates_and_classes(self) -> Self:
         if bool(self.templates) != bool(self.classes):
             raise ValueError(
-                f"templates and classes belong together: {len(self.templates)} templates and {len(self.classes)} classes "
-                "are given; name both (captions from class names), or none (captions of the samples)"
+                f"templates and classes belong together, but {len(self.templates)} templates and {len(self.classes)} "
+                "classes are given; set both (captions from class names), or none (captions of the samples)"
             )
         if bad := [text for text in self.templates if not any(mark in text for mark in PLACEHOLDERS)]:
-            raise ValueError(f"templates: {bad[0]!r} has no place for the class name; write {{}} or {{label}} there")
+            raise ValueError(f"templates: {bad[0]!r} has no placeholder of the class name; insert {{}} or {{label}}")
         if any(not name.strip() for name in self.classes):
             raise ValueError(f"classes: the name of class {[bool(n.strip()) for n in self.classes].index(False)} is empty")
         return self
 
     @property
     def texts(self) -> bool:
+        """Return True."""
         return True
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require captions, or with templates a class."""
         return [("label", (self.label, "json")) if self.templates else ("captions", ("captions", "caption", "json", "txt"))]
 
     def check(self, shards: ShardSet) -> None:
+        """Check also that the class names match the names in the shards."""
         super().check(shards)
-        # Captions made from class numbers name the classes that the shards mean, whose names are those of the field cls.
+        # The class names in the shards belong to the field cls.
         if self.templates and self.label == "cls" and (wrong := class_name_mismatch(shards.classes, self.classes)):
             raise ValueError(f"classes: {wrong}: {self.shards}")
 
     def sentences(self, sample: RawSample) -> list[str]:
-        """One caption, or text made from the class, of those that there are."""
+        """Return one of the captions, or of the texts that templates make from the class."""
         return [self._caption(sample, np.random.default_rng(0))]
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return the caption ``text`` and the item."""
         return {"text": self._caption(sample, rng), **self.item(sample, rng)}
 
     @abstractmethod
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """The picture or sound of a sample, one view of it; raises DecodeError for a bad one."""
+        """Decode one view of the image or audio clip of a sample.
+
+        Args:
+            sample: Fields of the sample as bytes.
+            rng: Source of all randomness.
+
+        Returns:
+            Arrays by name, each (1, ...).
+
+        Raises:
+            DecodeError: If the item is bad.
+        """
 
     def _caption(self, sample: RawSample, rng: np.random.Generator) -> str:
         if not self.templates:
@@ -133,62 +155,67 @@ class CaptionedStream(StreamConfig):
         return texts[int(rng.integers(len(texts))) if self.captions == "random" else 0]
 
     def tokens(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, 1, L) of the drawn captions."""
-        assert tokenize is not None  # a stream with texts is given one
+        """Return ``input_ids`` and ``attention_mask`` (B, 1, L) of the captions of a batch."""
+        assert tokenize is not None  # streams with texts get a tokenizer
         found = tokenize([str(text) for text in rows["text"]])
         return {name: found[name][:, None] for name in ("input_ids", "attention_mask") if name in found}
 
 
 class ImageTextStream(CaptionedStream):
-    """Pictures with a caption: ``image`` (B, 1, 3, size, size), ``input_ids`` and ``attention_mask`` (B, 1, L)."""
+    """Images with a caption: ``image`` (B, 1, 3, size, size), ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
     kind: Literal["image_text"] = "image_text"
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    """Kind of the stream; it cannot be changed."""
     input: ImageInput = ImageInput()
-    """Size and normalisation; the tower's are the same."""
+    """Preprocessing of the images, which must be equal to the preprocessing of the tower."""
     augment: Literal["none", "crop"] = "none"
-    """`none`: resize and centre crop, as in evaluation; CLIP and CyCLIP as Zhao et al. trains them have no augmentation.
-    `crop`: open_clip's random resized crop of 90 to 100 % of the area."""
+    """Augmentation of images in training. `none`: resize and centre crop, as in evaluation and in Zhao et al. `crop`: random
+    resized crop of 90 to 100 % of the area, as in open_clip."""
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require an image field, and a text."""
         return [("kind", decode.IMAGES), *super().needs()]
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
+        """Return ``image``, uint8 (1, 3, size, size)."""
+        image = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
         size = self.input.size
         if self.augment == "crop":
-            picture = random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
+            image = random_resized_crop(image, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
         else:
-            picture = preprocess.resize_center_crop(picture, size)
-        return {"image": np.ascontiguousarray(preprocess.to_chw(picture))[None]}
+            image = preprocess.resize_center_crop(image, size)
+        return {"image": np.ascontiguousarray(preprocess.to_chw(image))[None]}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Return ``image``, uint8 (B, 1, 3, size, size), and the tokens of the captions."""
         import torch
 
         return {"image": torch.from_numpy(rows["image"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch) -> Batch:
+        """Normalise the images."""
         return batch.replace(image=preprocess.normalise(batch["image"], self.input.mean, self.input.std))
 
 
 class AudioTextStream(CaptionedStream):
-    """Sounds with a caption: ``spectrogram`` (B, 1, frames, bins), ``input_ids`` and ``attention_mask`` (B, 1, L).
+    """Audio clips with a caption: ``spectrogram`` (B, 1, frames, bins), ``input_ids`` and ``attention_mask`` (B, 1, L).
 
-    Of a longer sound a random part is taken. A shorter one is repeated whole and then followed by silence (CLAP's
-    "rand_trunc" and "repeatpad"); of Kaldi's features, its frames are followed by zeros (AST's). SpecAugment belongs to the
-    tower.
+    Longer audio is cut to a random part. Shorter audio is repeated as often as it fits and then padded with silence (CLAP's
+    "rand_trunc" and "repeatpad"); with Kaldi's features it is not repeated, but its frames are padded with zeros (as for
+    AST). SpecAugment is a part of the tower.
     """
 
     kind: Literal["audio_text"] = "audio_text"
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    """Kind of the stream; it cannot be changed."""
     input: AudioInput = AudioInput()
-    """Rate, length and spectrogram; the tower's are the same."""
+    """Preprocessing of the audio, which must be equal to the preprocessing of the tower."""
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require an audio field, and a text."""
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
-        """One silent clip shows whether there is a spectrogram: filters are not empty, the clip is long enough."""
+        """Check with a silent clip that no filter is empty and that a clip is long enough for a frame."""
         import torch
 
         try:
@@ -197,6 +224,7 @@ class AudioTextStream(CaptionedStream):
             raise ValueError(f"input: {error}") from None
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return ``waveform``, int16 (1, T), and its ``length`` without padding."""
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, rate=self.input.rate, key=sample.key)
         samples = self.input.samples
@@ -204,12 +232,14 @@ class AudioTextStream(CaptionedStream):
         return {"waveform": view, "length": min(len(wave), samples)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Return ``waveform`` (B, 1, T), ``length`` (B,) and the tokens of the captions."""
         import torch
 
         lengths = torch.from_numpy(rows["length"])
         return {"waveform": torch.from_numpy(rows["waveform"]), "length": lengths, **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch) -> Batch:
+        """Replace the waveforms by spectrograms."""
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
         tensors["spectrogram"] = self._features(batch["waveform"], batch["length"])
         return replace(batch, tensors=tensors)

@@ -1,9 +1,9 @@
-"""From pictures and sounds to what a tower takes: one preprocessing for training and evaluation.
+"""Preprocessing of images and audio for a tower, shared by training and evaluation.
 
-Reading tasks import it too, so what takes seconds to import is imported where it is used.
+``prepare_images(items, **ImageInput)`` and ``prepare_sounds(items, **AudioInput)`` are the complete preprocessing without
+randomness (`data/streams/inputs.py` documents the settings). Streams combine the other functions.
 
-``prepare_images(items, **ImageInput)`` and ``prepare_sounds(items, **AudioInput)`` are the whole way without randomness;
-`data/streams/inputs.py` says what the settings mean. The other functions are its parts, of which streams make theirs.
+Reading tasks import this module, so functions import slow packages only when they are called.
 """
 
 from __future__ import annotations
@@ -28,21 +28,31 @@ CLAP_FLOOR = 1e-10
 
 @lru_cache(maxsize=64)
 def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return numbers, nested as for ``torch.tensor``, that are uploaded to a device once; they must not be written to."""
+    """Return a cached tensor of numbers, which is uploaded to a device once; callers must not write to it."""
     import torch
 
     return torch.tensor(values, dtype=dtype, device=device)
 
 
-# ---- pictures --------------------------------------------------------------------------------------------------------
+# ---- images ----------------------------------------------------------------------------------------------------------
 
 
 def prepare_images(
     items: Sequence[np.ndarray | Image.Image], *, size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """What a picture tower takes: float32 (N, 3, size, size) on the CPU, of N pictures, PIL or uint8 RGB (H, W, 3).
+    """Resize, centre-crop and normalise images for an image tower.
 
-    Resized, centre-cropped and normalised. Raises ValueError for anything else than such a picture.
+    Args:
+        items: N images, as PIL images or uint8 RGB arrays (H, W, 3).
+        size: Height and width of the result in pixels.
+        mean: Mean of each channel, (3,).
+        std: Standard deviation of each channel, (3,).
+
+    Returns:
+        float32 (N, 3, size, size) on the CPU.
+
+    Raises:
+        ValueError: If an array is not such an image.
     """
     import torch
 
@@ -50,33 +60,42 @@ def prepare_images(
     for number, item in enumerate(items):
         if isinstance(item, np.ndarray):
             if item.ndim != 3 or item.shape[-1] != 3 or item.dtype != np.uint8:
-                raise ValueError(f"picture {number} is {item.dtype} {item.shape}; it must be uint8 RGB (H, W, 3)")
+                raise ValueError(f"image {number} is {item.dtype} {item.shape}; it must be uint8 RGB (H, W, 3)")
             item = Image.fromarray(item)
         square[number] = to_chw(resize_center_crop(item, size))
     return normalise(torch.from_numpy(square), mean, std)
 
 
 def resize_center_crop(image: Image.Image, size: int) -> Image.Image:
-    """CLIP's preprocessing: the shorter side resized to `size` (bicubic, antialiased), then the central size x size.
+    """Resize the shorter side to `size` (bicubic, antialiased) and crop the central square, as CLIP.
 
-    Only the part that is kept is computed, so an extremely long picture costs no more than a square one.
+    Only the kept part is computed, so an extremely long image is not slower than a square one.
     """
     shorter = min(image.width, image.height)
     width, height = (max(size, int(size * side / shorter)) for side in (image.width, image.height))
     left, top = round((width - size) / 2), round((height - size) / 2)
-    # The window of the resized picture, in pixels of the original: the same filter positions as resizing all of it.
+    # The crop in pixels of the original: a resize of the complete image has equal filter positions.
     x, y = image.width / width, image.height / height
     box = (left * x, top * y, min((left + size) * x, image.width), min((top + size) * y, image.height))
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
 
 
 def to_chw(image: Image.Image) -> np.ndarray:
-    """The pixels of a picture: uint8 (3, H, W), red, green and blue."""
+    """Return the pixels of an image, uint8 (3, H, W)."""
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
 
 
 def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(image - mean) / std per channel; image (..., 3, H, W), uint8 (0 to 255) or float (0 to 1) -> float."""
+    """Subtract the mean and divide by the standard deviation of each channel.
+
+    Args:
+        image: (..., 3, H, W), uint8 (0 to 255) or float (0 to 1).
+        mean: Mean of each channel in 0 to 1, (3,).
+        std: Standard deviation of each channel, (3,).
+
+    Returns:
+        (..., 3, H, W), float32 or the type of a float image.
+    """
     import torch
 
     scale = 255.0 if image.dtype == torch.uint8 else 1.0
@@ -86,15 +105,26 @@ def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
     return torch.addcmul(shift, image.to(dtype), factor)
 
 
-# ---- sounds ----------------------------------------------------------------------------------------------------------
+# ---- audio -----------------------------------------------------------------------------------------------------------
 
 
 def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, seconds: float, **settings: Any) -> Tensor:
-    """What a sound tower takes: float32 (N, frames, bins) on the CPU, of N sounds (samples (T,), samples per second).
+    """Resample audio and compute the spectrograms for an audio tower, as the feature extractors of exports do.
 
-    Resampled, with 16 bits in between as in training. Of a longer sound CLAP gets the middle part, Kaldi the first one; a
-    shorter one is repeated and padded, or its frames are followed by zeros: what the extractors of exports do.
-    Raises ValueError for an empty sound, one that is not (T,), and samples that are infinite or no number.
+    Waveforms have 16 bits in between, as in training. Longer audio is cut to the middle part (`clap`) or the first part
+    (`kaldi`). Shorter audio is repeated and padded (`clap`), or its frames are padded with zeros (`kaldi`).
+
+    Args:
+        items: N audio clips, each a waveform (T,) of full scale -1 to 1 and its sampling rate in Hz.
+        rate: Sampling rate of the tower in Hz.
+        seconds: Length of a clip of the tower in seconds.
+        **settings: Other settings of `AudioInput`.
+
+    Returns:
+        float32 (N, frames, bins) on the CPU.
+
+    Raises:
+        ValueError: If a clip is empty, is not (T,), or contains values that are infinite or NaN.
     """
     import torch
 
@@ -102,15 +132,17 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, second
     waves, lengths = np.empty((len(items), 1, length), np.int16), torch.empty(len(items), dtype=torch.long)
     for number, (samples, its_rate) in enumerate(items):
         if samples.ndim != 1 or not len(samples) or its_rate <= 0:
-            raise ValueError(f"sound {number} is {samples.shape} at rate {its_rate}; it must be (T,), T and rate above 0")
+            raise ValueError(
+                f"audio {number} is {samples.shape} at {its_rate} Hz; it must be (T,), T and sampling rate above 0"
+            )
         if bad := int((~np.isfinite(samples)).sum()):
-            raise ValueError(f"sound {number}: {bad} of {len(samples)} samples are infinite or NaN; leave the sound out")
+            raise ValueError(f"audio {number}: {bad} of {len(samples)} samples are infinite or NaN; leave this clip out")
         if its_rate != rate:
             import soxr
 
             samples = soxr.resample(samples, its_rate, rate)
             if not len(samples):
-                raise ValueError(f"sound {number} is empty at rate {rate}")
+                raise ValueError(f"audio {number} is empty at {rate} Hz; leave this clip out")
         lengths[number] = min(len(samples), length)
         waves[number] = crop_or_pad(samples, length, "start" if kaldi else "center", "silence" if kaldi else "repeat")
     return log_mel(torch.from_numpy(waves), rate=rate, lengths=lengths if kaldi else None, **settings)[:, 0]
@@ -122,23 +154,23 @@ def crop_or_pad(
     cut: Literal["start", "center"] | np.random.Generator = "start",
     pad: Literal["silence", "repeat"] = "silence",
 ) -> np.ndarray:
-    """A waveform of one length: a longer one is cut, a shorter one followed by silence, or repeated.
+    """Cut or pad a waveform to a fixed length.
 
     Args:
-        wave: (T,) float of full scale -1 to 1, or int16.
-        samples: length of the result.
-        cut: the part of a longer waveform that is kept; a Generator draws it.
-        pad: what follows a shorter waveform: "silence", or as many whole copies of it as fit and then silence
-            ("repeat", CLAP's "repeatpad"; Zhao et al. 2023). An empty waveform is silence either way.
+        wave: (T,), float of full scale -1 to 1, or int16.
+        samples: Length of the result.
+        cut: Part of a longer waveform that is kept; a Generator draws it.
+        pad: Padding of a shorter waveform. "silence": zeros. "repeat": as many complete copies of the waveform as fit, then
+            zeros (CLAP's "repeatpad"; Zhao et al. 2023). An empty waveform becomes zeros either way.
 
     Returns:
-        int16 (1, samples); ``min(len(wave), samples)`` of it is sound when it is padded with silence.
+        int16 (1, samples).
     """
-    room = max(0, len(wave) - samples)
+    excess = max(0, len(wave) - samples)
     if isinstance(cut, np.random.Generator):
-        start = int(cut.integers(room + 1, size=1)[0])
+        start = int(cut.integers(excess + 1, size=1)[0])
     else:
-        start = room // 2 if cut == "center" else 0
+        start = excess // 2 if cut == "center" else 0
     part = wave[start : start + samples]
     if part.dtype != np.int16:
         part = np.clip(np.rint(part * 32768.0), -32768, 32767).astype(np.int16)
@@ -149,12 +181,12 @@ def crop_or_pad(
 
 
 def window_and_hop(rate: int) -> tuple[int, int]:
-    """Samples of Kaldi's windows of 25 ms, and of the 10 ms between two."""
+    """Return the number of samples of Kaldi's windows of 25 ms, and of the 10 ms between the starts of two windows."""
     return rate * 25 // 1000, rate // 100
 
 
 def samples_for(rate: int, frames: int) -> int:
-    """Waveform samples that `frames` of Kaldi's frames cover."""
+    """Return the number of waveform samples that `frames` of Kaldi's frames cover."""
     window, hop = window_and_hop(rate)
     return (frames - 1) * hop + window
 
@@ -172,29 +204,32 @@ def log_mel(
     frames: int | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Make log-mel spectrograms, always in float32, by one of two settings.
+    """Compute log-mel spectrograms in float32.
 
     `kaldi` is the filter bank of SSAST and AST (NonLing-CSE): the waveform minus its mean, frames of 25 ms every 10 ms
     without padding at the edges (snip_edges), each minus its mean, pre-emphasis 0.97, symmetric Hann window, power spectrum,
-    mel filters from 20 Hz, natural log with a floor; no dither, no energy. `clap` is CLAP's (Zhao et al. 2023): frames
-    centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel filters,
-    decibel (10 log10) with a floor of 1e-10 and no ceiling on the range.
+    mel filters from 20 Hz, natural log with a floor, without dither and energy. `clap` is CLAP's (Zhao et al. 2023): frames
+    centred on every `hop`-th sample (with mirrored edges), periodic Hann window, power spectrum, Slaney's mel filters,
+    decibels (10 log10) with a floor of 1e-10 and without a ceiling.
 
     Args:
         waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768); for `clap` T > n_fft / 2.
-        rate: samples per second.
-        bins: mel filters.
+        rate: Sampling rate in Hz.
+        bins: Number of mel filters.
         features: `kaldi` or `clap`.
-        n_fft, hop, low_hz, high_hz: of `clap`, as in `AudioInput`.
-        frames: frames of the result: the first ones, or all and then zeros; none: as many as there are.
-        lengths: (B,) how many samples of each waveform are sound and not padding, for `kaldi`. Frames that reach into the
-            padding are zeros, as if the waveform had come alone; without `lengths` padding is taken for sound.
+        n_fft: Length of a window in samples, for `clap`.
+        hop: Number of samples between the starts of two windows, for `clap`.
+        low_hz: Lower edge of the first mel filter in Hz, for `clap`.
+        high_hz: Upper edge of the last mel filter in Hz, for `clap`.
+        frames: Number of frames of the result: the first frames, or all frames and then zeros. If None, all frames.
+        lengths: Number of samples of each waveform without padding, (B,), for `kaldi`: frames that contain padding are
+            zeros. If None, padding is treated as audio.
 
     Returns:
         float32 (B, V, frames, bins).
 
     Raises:
-        ValueError: an empty mel filter (see `mel_filters`).
+        ValueError: If a mel filter is empty (see `mel_filters`).
     """
     import torch
 
@@ -208,7 +243,7 @@ def log_mel(
     if kaldi and wave.shape[-1] < window:
         return result
     taper = torch.hann_window(window, periodic=not kaldi, device=wave.device)
-    # On the CPU a clip at a time: what it needs stays in the cache (2.5 times faster at the paper's size). Elsewhere some,
+    # One clip at a time fits into the cache of a CPU (2.5 times faster at the paper's size). On other devices several clips,
     # so that memory does not grow with B.
     clips = 1 if wave.device.type == "cpu" else 64
     for part, place in zip(wave.split(clips), result.split(clips), strict=True):
@@ -220,7 +255,7 @@ def log_mel(
             padded = torch.nn.functional.pad(full_scale(part), (n_fft // 2, (n_fft + 1) // 2), mode="reflect")
             frame = padded.unfold(-1, window, hop)[..., :frames, :]
         power = torch.view_as_real(torch.fft.rfft(frame * taper, 2 * len(filters) - 2 if kaldi else n_fft)).square().sum(-1)
-        with torch.autocast(wave.device.type, enabled=False):  # a mel energy in half precision is no mel energy
+        with torch.autocast(wave.device.type, enabled=False):  # half precision is too coarse for mel energies
             energy = (power @ filters).clamp_min_(LOG_FLOOR if kaldi else CLAP_FLOOR)
         place[..., : energy.shape[-2], :] = energy.log_() if kaldi else energy.log10_().mul_(10)
     if lengths is not None:
@@ -240,19 +275,26 @@ def mel_filters(
     high_hz: float = 14000.0,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Make the triangular filters of `log_mel`: float32 (fft / 2 + 1, bins).
+    """Compute the triangular filters of `log_mel`.
 
-    `kaldi` has them from 20 Hz to rate / 2, triangles in mel; `clap` has Slaney's with his normalisation. The result is
-    cached and must not be written to.
+    The filters of `kaldi` are triangles in mel from 20 Hz to rate / 2; `clap` has Slaney's filters with their normalisation.
 
     Args:
-        rate, bins, features, n_fft, low_hz, high_hz: as in `log_mel`.
+        rate: Sampling rate in Hz.
+        bins: Number of mel filters.
+        features: `kaldi` or `clap`.
+        n_fft: Length of a window in samples, for `clap`.
+        low_hz: Lower edge of the first filter in Hz, for `clap`.
+        high_hz: Upper edge of the last filter in Hz, for `clap`.
         device: Device of the result. If None, the CPU.
 
+    Returns:
+        float32 (fft / 2 + 1, bins); it is cached, so callers must not write to it.
+
     Raises:
-        ValueError: edges outside 0 to rate / 2; or some filter lies between two frequencies of the Fourier transform and
-            would always be empty. The one exception is the paper's own bank (16 kHz, 128 bins; NonLing-CSE and SSAST): its
-            filter 3 (from 0) is empty in the reference too, and stays at the log floor.
+        ValueError: If the edges are outside 0 to rate / 2, or a filter is between two frequencies of the Fourier transform
+            and would always be empty. The only exception is the paper's filter bank (16 kHz, 128 bins; NonLing-CSE and
+            SSAST): its filter 3 (from 0) is empty in the reference as well, and stays at the log floor.
     """
     import torch
     from transformers.audio_utils import mel_filter_bank
@@ -269,7 +311,7 @@ def mel_filters(
 
     def make(count: int) -> np.ndarray:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of empty filters, which are an error here
+            warnings.simplefilter("ignore")  # empty filters, which are an error here
             return mel_filter_bank(
                 n_fft // 2 + 1, count, low_hz, high_hz, rate, norm, scale, triangularize_in_mel_space=kaldi
             )
@@ -287,16 +329,24 @@ def mel_filters(
 
 
 def full_scale(waveform: Tensor) -> Tensor:
-    """Samples as float of full scale -1 to 1; those of 16 bits are divided by 32768."""
+    """Return samples as float of full scale -1 to 1; int16 is divided by 32768."""
     return waveform.float() if waveform.is_floating_point() else waveform.float() / 32768
 
 
 def without_mean(wave: Tensor, lengths: Tensor | None) -> Tensor:
-    """The waveform (B, V, T) minus its mean over the sound; the padding behind `lengths` (B,) stays 0."""
+    """Subtract the mean from waveforms.
+
+    Args:
+        wave: (B, V, T), float.
+        lengths: Number of samples of each waveform without padding, (B,). If None, there is no padding.
+
+    Returns:
+        (B, V, T); the padding stays 0.
+    """
     import torch
 
     if lengths is None:
         return wave - wave.mean(-1, keepdim=True)
-    sound = (torch.arange(wave.shape[-1], device=wave.device) < lengths.to(wave.device)[:, None])[:, None].float()
-    mean = (wave * sound).sum(-1, keepdim=True) / sound.sum(-1, keepdim=True).clamp_min(1)
-    return (wave - mean) * sound
+    inside = (torch.arange(wave.shape[-1], device=wave.device) < lengths.to(wave.device)[:, None])[:, None].float()
+    mean = (wave * inside).sum(-1, keepdim=True) / inside.sum(-1, keepdim=True).clamp_min(1)
+    return (wave - mean) * inside

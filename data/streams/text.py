@@ -1,4 +1,4 @@
-"""Streams of sentences: the plain one, which the others are made of, and the lexicon that some of them need."""
+"""Streams of sentences: the plain stream, and streams whose views are made with a lexicon."""
 
 from __future__ import annotations
 
@@ -20,42 +20,47 @@ if TYPE_CHECKING:
 
 
 class TextStream(StreamConfig):
-    """Sentences, pairs or triples. Every column is one view: ``input_ids`` and ``attention_mask`` (B, V, L)."""
+    """Sentences, pairs or triples, with one view per column: ``input_ids`` and ``attention_mask`` (B, V, L)."""
 
     kind: Literal["text"] = "text"
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    """Kind of the stream; it cannot be changed."""
     columns: tuple[str, ...] = ("txt",)
-    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
+    """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
     max_length: int = Field(32, gt=2)
-    """Tokens that are kept of a sentence in training."""
+    """Largest number of tokens of a sentence in training; the rest is cut off."""
     keep_empty: bool = False
-    """On: an empty text counts as one blank (released SimCSE); off: its sample is a bad one."""
+    """Replace an empty text by one blank, as in the released code of SimCSE. If False, its sample is a bad sample."""
 
     @property
     def texts(self) -> bool:
+        """Return True."""
         return True
 
     @property
     def n_texts(self) -> int:
-        """Texts of a sample, each a view."""
+        """Return the number of texts of a sample, each of which is a view."""
         return len(self.columns)
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Require the columns."""
         return [("columns", (column, "json")) for column in self.columns]
 
     def sentences(self, sample: RawSample) -> list[str]:
+        """Return the texts of the columns."""
         return decode.text(sample.fields, self.columns, key=sample.key, empty=" " if self.keep_empty else None)
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return one text per view: ``text0``, ``text1``, ..."""
         return dict(zip(self._names, self.sentences(sample), strict=True))
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        assert tokenize is not None  # a stream with texts is given one
+        """Return ``input_ids`` and ``attention_mask`` (B, V, L)."""
+        assert tokenize is not None  # streams with texts get a tokenizer
         tokens = tokenize(self._flat(rows))
         return {n: t.view(-1, self.n_texts, t.shape[-1]) for n, t in tokens.items() if n in ("input_ids", "attention_mask")}
 
     def _flat(self, rows: dict[str, Any]) -> list[str]:
-        """All texts of a batch, those of a sample beside each other."""
+        """Return all texts of a batch, sample by sample."""
         return [str(rows[name][i]) for i in range(len(rows[self._names[0]])) for name in self._names]
 
     @property
@@ -64,19 +69,25 @@ class TextStream(StreamConfig):
 
 
 class LexiconTextStream(TextStream):
-    """Views of one sentence that are made with a lexicon, where the shards are read."""
+    """Views of one sentence, which reading tasks make with a lexicon."""
 
     columns: tuple[str] = ("txt",)
-    """The one field that holds the sentence."""
+    """Field with the sentence."""
     lexicon: str | None = None
-    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
+    """Folder of WordNet's database files, or `small` for a table of some 200 words. If None, the environment variables
+    WNSEARCHDIR and WNHOME and the folders in which packages install WordNet are searched."""
 
     def check(self, shards: ShardSet) -> None:
+        """Check also that the lexicon can be opened."""
         super().check(shards)
         self.open_lexicon()
 
     def open_lexicon(self) -> Lexicon:
-        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
+        """Open the lexicon, once per process.
+
+        Raises:
+            ValueError: If the lexicon does not exist. It is not a DataError, so that no sample is skipped for it.
+        """
         from multicse.data.wordnet import open_lexicon
 
         try:
@@ -86,21 +97,23 @@ class LexiconTextStream(TextStream):
 
 
 class EDATextStream(LexiconTextStream):
-    """Two independent EDA views of every sentence (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
+    """Sentences, each as two independent EDA views (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
 
-    The same seed, pass and sample give the same views.
+    The views depend on the seed, the epoch and the sample only.
     """
 
-    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # discriminator of the union
+    """Kind of the stream; it cannot be changed."""
     alpha: float = Field(0.1, ge=0, le=1)
-    """Share of the words that each of the four edits is to change; 0: the sentence twice."""
+    """Share of the words that each of the four edits changes. 0: both views are the sentence itself."""
 
     @property
     def n_texts(self) -> int:
+        """Return 2."""
         return 2
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return two augmented copies of the sentence."""
         from multicse.data.streams.eda import cached_synonyms, eda
 
         words = self.sentences(sample)[0].split()
@@ -109,21 +122,24 @@ class EDATextStream(LexiconTextStream):
 
 
 class NoisyTextStream(LexiconTextStream):
-    """Every text of a sample spoiled once, the same in every pass (NonLing-CSE, Figure 3: [0.3, 2, 2]): ``input_ids`` and
-    ``attention_mask`` (B, V, L) of V columns."""
+    """Sentences, pairs or triples whose texts are corrupted: ``input_ids`` and ``attention_mask`` (B, V, L) of V columns.
 
-    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # the union tells streams apart by it
-    """Kind of the stream; fixed, since its other settings belong to it."""
+    A text is corrupted in the same way in every epoch (NonLing-CSE, Figure 3, with deletion 0.3, 2 insertions and 2 swaps).
+    """
+
+    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # discriminator of the union
+    """Kind of the stream; it cannot be changed."""
     columns: tuple[str, ...] = ("txt",)  # type: ignore[assignment]  # any number
-    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
+    """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
     deletion: float = Field(0.0, ge=0, le=1)
-    """Probability of every word to be left out; at least one stays."""
+    """Probability that a word is deleted; at least one word stays."""
     insertions: int = Field(0, ge=0)
-    """Synonyms of random words that are put at random places of a text."""
+    """Number of synonyms of random words that are inserted at random places of a text."""
     swaps: int = Field(0, ge=0)
-    """Times that two words of a text change places."""
+    """Number of times that two random words of a text are exchanged."""
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return the corrupted texts; the corruption depends on the sample only."""
         from multicse.data.streams import eda
 
         synonyms = eda.cached_synonyms(self.open_lexicon())

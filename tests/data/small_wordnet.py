@@ -1,4 +1,4 @@
-"""A miniature of our own in the format of WordNet's database files."""
+"""A small lexicon of our own in the format of WordNet's database files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multicse.data.wordnet import Pos
 NAMES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 
 Pointer = tuple[str, int, int, int]
-"""Symbol, place of the other synset in `SYNSETS`, number of the source's and of the target's word."""
+"""Symbol, index of the other synset in `SYNSETS`, number of the source word and of the target word."""
 
 SYNSETS: list[tuple[Pos, str, list[str], list[Pointer]]] = [
     ("a", "a", ["fast", "swift"], [("!", 1, 1, 1), ("&", 2, 0, 0)]),
@@ -27,7 +27,7 @@ SYNSETS: list[tuple[Pos, str, list[str], list[Pointer]]] = [
 
 
 def write_wordnet(folder: Path) -> Path:
-    """A folder of database files with `SYNSETS`; senses of a word are in the order of the list."""
+    """Write a folder of database files with `SYNSETS`; senses of a word are in the order of the list."""
     folder.mkdir(exist_ok=True)
     licence = b"  1 first line of a licence  \n  2 and the last\n"
     offsets: list[int] = []

@@ -1,4 +1,4 @@
-"""The order of samples against what it promises, and against a naive version that builds whole passes in memory."""
+"""The order of samples is compared with a naive version that builds complete epochs in memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from multicse.data.order import Window, mixed_windows, permutation, seed_of, win
 COUNTS = [7, 0, 13, 1, 29, 4]
 
 
-def naive_stream(counts: list[int], rank: int, world: int, window: int, passes: int, seed: int = 3) -> list[tuple[int, ...]]:
-    """The rank's stream as (pass, shard, index), by building every pass whole."""
+def naive_stream(counts: list[int], rank: int, world: int, window: int, epochs: int, seed: int = 3) -> list[tuple[int, ...]]:
+    """Return the stream of a rank as (epoch, shard, index), from complete epochs."""
     stream: list[tuple[int, ...]] = []
-    for pass_ in range(passes):
-        shards = permutation(len(counts), seed_of(seed, "text", "shards", pass_))
-        samples = [(pass_, int(s), i) for s in shards for i in range(counts[s])]
+    for epoch in range(epochs):
+        shards = permutation(len(counts), seed_of(seed, "text", "shards", epoch))
+        samples = [(epoch, int(s), i) for s in shards for i in range(counts[s])]
         mine = samples[len(samples) * rank // world : len(samples) * (rank + 1) // world]
         for number, low in enumerate(range(0, len(mine), window)):
             part = mine[low : low + window]
-            stream += [part[i] for i in permutation(len(part), seed_of(seed, "text", "window", pass_, rank, number))]
+            stream += [part[i] for i in permutation(len(part), seed_of(seed, "text", "window", epoch, rank, number))]
     return stream
 
 
 def flat(plan: list[Window]) -> list[tuple[int, ...]]:
-    return [(w.pass_, *pick) for w in plan for pick in w.sample_indices]
+    return [(w.epoch, *pick) for w in plan for pick in w.sample_indices]
 
 
 def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object) -> list[Window]:
@@ -35,9 +35,9 @@ def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples
     return list(windows(rank=rank, world_size=world, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
 
 
-def pass_sequence(counts: list[int], pass_: int, **settings: Any) -> list[tuple[int, int]]:
-    until = itertools.takewhile(lambda part: part.pass_ <= pass_, windows(counts, **settings))
-    return [pick for part in until if part.pass_ == pass_ for pick in part.sample_indices]
+def epoch_sequence(counts: list[int], epoch: int, **settings: Any) -> list[tuple[int, int]]:
+    until = itertools.takewhile(lambda part: part.epoch <= epoch, windows(counts, **settings))
+    return [pick for part in until if part.epoch == epoch for pick in part.sample_indices]
 
 
 @pytest.mark.parametrize(("world", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])
@@ -45,25 +45,25 @@ def test_equals_the_naive_version(world: int, window: int) -> None:
     for rank in range(world):
         got = flat(plan(rank, world, window, samples=100))
         assert len(got) >= 100
-        assert got == naive_stream(COUNTS, rank, world, window, passes=world * 3 + 1)[: len(got)]
+        assert got == naive_stream(COUNTS, rank, world, window, epochs=world * 3 + 1)[: len(got)]
 
 
 @pytest.mark.parametrize("world", [1, 3, 54])
-def test_a_pass_is_every_sample_once(world: int) -> None:
+def test_an_epoch_contains_every_sample_once(world: int) -> None:
     parts = [
-        pass_sequence(COUNTS, seed=1, stream="a", pass_=2, rank=rank, world_size=world, window=6) for rank in range(world)
+        epoch_sequence(COUNTS, seed=1, stream="a", epoch=2, rank=rank, world_size=world, window=6) for rank in range(world)
     ]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sorted(pick for part in parts for pick in part) == [(s, i) for s, n in enumerate(COUNTS) for i in range(n)]
 
 
 @pytest.mark.parametrize("start", [0, 7, 8, 27, 54, 1000])
-def test_a_resumed_stream_goes_on_exactly(start: int) -> None:
+def test_a_resumed_stream_continues_exactly(start: int) -> None:
     whole, resumed = plan(1, 2, 8, samples=1200), plan(1, 2, 8, start=start, samples=60)
     expected = flat(whole)[start:]
     assert flat(resumed) == expected[: len(flat(resumed))]
     ordinal = start
-    for part in resumed:  # ordinals stay those of the endless stream, and lengths are those of the samples
+    for part in resumed:  # ordinals are positions in the endless stream, and lengths count the samples
         assert part.start == ordinal and len(part) == len(part.sample_indices)
         ordinal += len(part)
     assert ordinal >= start + 60
@@ -84,12 +84,12 @@ def test_golden_values() -> None:
 def test_fewer_samples_than_workers() -> None:
     with pytest.raises(ValueError, match="3 samples cannot feed 4 workers"):
         plan(counts=[2, 1], world=4)
-    with pytest.raises(ValueError, match="hold no samples"):
+    with pytest.raises(ValueError, match="contain no samples"):
         plan(counts=[0, 0])
 
 
-def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
-    """Three to one: of every window, whatever the sizes; each set is complete in every pass of its own, on two ranks."""
+def test_sets_with_separate_epochs_are_mixed_by_weight() -> None:
+    """Every window mixes three to one, whatever the sizes; on two ranks each set is complete in each of its epochs."""
     counts, parts, weights = [40, 20, 30], [2, 1], [3.0, 1.0]
     visited: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
     for rank in (0, 1):
@@ -103,8 +103,8 @@ def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
             assert sum(shard < 2 for shard, _ in picks) == 6 and len(picks) == 8
             for pick in picks:
                 visited[int(pick[0] == 2)].append(pick)
-            again = next(plan(window.start + 3, 1))  # as a run that goes on
-            assert (again.sample_indices, again.start, again.pass_) == (picks[3:], window.start + 3, window.pass_)
+            again = next(plan(window.start + 3, 1))  # like a resumed run
+            assert (again.sample_indices, again.start, again.epoch) == (picks[3:], window.start + 3, window.epoch)
     assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each rank: four times its half
     assert {visited[0].count(pick) for pick in visited[0]} == {4}
     assert len(set(visited[1])) == 30 and {visited[1].count(pick) for pick in visited[1]} <= {2, 3}

@@ -1,4 +1,4 @@
-"""Streams through Ray Data and inline: the same batches, in the order that `data/order.py` says, wherever they start."""
+"""Streams through Ray Data and inline give equal batches in the order of `data/order.py`, wherever they start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def keys(found: Reader, count: int) -> list[str]:
 def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     shards = ShardSet.open(text.shards)
     counts = [s.samples for s in shards.shards]
-    got = keys(reader(text, inline=True), 20)  # two passes of 80
+    got = keys(reader(text, inline=True), 20)  # two epochs of 80
     names = [Path(s.url).stem for s in shards.shards]
     plan = windows(counts, seed=5, stream="x", rank=0, world_size=1, window=16, samples=160)
     assert got == [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.sample_indices]
@@ -59,7 +59,7 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_ray_gives_what_inline_gives(text: TextStream) -> None:
+def test_ray_and_inline_give_equal_batches(text: TextStream) -> None:
     through_ray, plain = reader(text), reader(text, inline=True)
     for _ in range(20):
         a, b = next(through_ray), next(plain)
@@ -70,11 +70,11 @@ def test_ray_gives_what_inline_gives(text: TextStream) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_image_views_are_the_same_wherever_the_stream_starts(tmp_path: Path) -> None:
+def test_image_views_do_not_depend_on_where_the_stream_starts(tmp_path: Path) -> None:
     config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
     whole = reader(config, inline=True)
-    batches = [next(whole) for _ in range(9)]  # well into the second pass
-    late = reader(config, start=24, step=4)  # batch 4 on, in the middle of a window
+    batches = [next(whole) for _ in range(9)]  # well into the second epoch
+    late = reader(config, start=24, step=4)  # from batch 4, in the middle of a window
     for expected in batches[4:]:
         found = next(late)
         assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
@@ -82,13 +82,13 @@ def test_image_views_are_the_same_wherever_the_stream_starts(tmp_path: Path) -> 
     assert not torch.equal(batches[0]["draws"], batches[1]["draws"])
     first, again = (dict(zip(b.keys, b["image"], strict=True)) for b in (batches[0], batches[5]))
     shared = first.keys() & again.keys()
-    assert all(not torch.equal(first[key], again[key]) for key in shared)  # another pass, another crop
+    assert all(not torch.equal(first[key], again[key]) for key in shared)  # each epoch has other crops
     whole.close()
     late.close()
 
 
 class PretendedCuda:
-    """Stands in for a GPU: tensors stay where they are, and `calls` has every call in its order."""
+    """Stands in for a GPU: tensors are not moved, and `calls` contains every call in order."""
 
     def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
         self.name, self.calls = name, calls
@@ -154,7 +154,7 @@ def test_the_next_batch_is_copied_to_a_gpu_while_one_is_used(text: TextStream) -
     plain.close()
 
 
-def test_an_error_behind_a_batch_does_not_take_its_place(text: TextStream) -> None:
+def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> None:
     seen: list[str] = []
 
     def once(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
@@ -173,7 +173,7 @@ def test_an_error_behind_a_batch_does_not_take_its_place(text: TextStream) -> No
 
 
 def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
-    """Samples `low` to `high` of a stream."""
+    """Return the samples `low` to `high` of a stream."""
     good = np.array([i for i in range(low, high) if i not in skipped])
     columns = {"_key": good.astype(str), "_next": good + 1, "image": np.repeat(good[:, None], 3, 1)} if len(good) else {}
     return Chunk(columns, [Skipped(i, str(i), "why") for i in skipped if low <= i < high])
@@ -193,7 +193,7 @@ def test_batches_of_any_chunks() -> None:
     assert all(batch.columns["_key"].tolist() == (batch.columns["_next"] - 1).astype(str).tolist() for batch in got)
 
 
-def test_a_block_is_read_where_it_lies() -> None:
+def test_a_block_is_read_without_a_copy() -> None:
     chunk = numbered(0, 5)
     found = Chunk.from_block(chunk.to_block())
     assert all(np.shares_memory(found.columns[name], column) for name, column in chunk.columns.items())
@@ -201,7 +201,7 @@ def test_a_block_is_read_where_it_lies() -> None:
 
 
 def test_a_batch_within_a_window_is_not_copied(text: TextStream) -> None:
-    """Windows of 16 and a start at 4: batches of 8 begin at 4, 12, 20, ...; those at 12, 28, ... lie in two windows."""
+    """With windows of 16 and a start at 4, batches of 8 start at 4, 12, 20, ...; those from 12, 28, ... span two windows."""
     found = reader(text, start=4, inline=True)
     task = WindowReader(found.shards, text, "x", 5, 8, 4)
     parts = [chunk for window in found._plan(4, 60) for chunk in task.chunks(window)]
@@ -222,7 +222,7 @@ def broken(folder: Path, bad: int, good: int = 40) -> str:
 
 
 def test_the_first_samples_only(text: TextStream) -> None:
-    """33 of the first shard and 8 of the second, each in every pass."""
+    """Every epoch has 33 samples of the first shard and 8 of the second."""
     got = keys(reader(text.model_copy(update={"first": 41}), inline=True), 10)
     expected = {
         f"text-train-00000{shard}/{shard}-{index:04d}" for shard, count in ((0, 33), (1, 8)) for index in range(count)
@@ -251,7 +251,7 @@ def test_skipped_samples_are_counted_and_replaced(tmp_path: Path) -> None:
 
 
 def test_more_is_skipped_than_a_plan_allows_for(tmp_path: Path) -> None:
-    """The first plan has 17 windows for 50 good samples, and 28 are bad; the second goes on where it ended."""
+    """The first plan has 17 windows for 50 good samples, and 28 are bad; the second plan continues after it."""
     settings: dict[str, Any] = {"window": 4, "shuffle": False, "on_bad_sample": "skip", "max_skipped_share": 0.6}
     config = ImageStream(shards=broken(tmp_path, 40), batch_size=10, size=8, **settings)
     with patch.object(Reader, "_plan", autospec=True, side_effect=Reader._plan) as plan:
@@ -261,7 +261,7 @@ def test_more_is_skipped_than_a_plan_allows_for(tmp_path: Path) -> None:
     assert [call.args[1] for call in plan.call_args_list] == [0, 68]
 
 
-def test_where_all_samples_are_bad_the_reason_is_told(tmp_path: Path) -> None:
+def test_if_all_samples_are_bad_the_reason_is_reported(tmp_path: Path) -> None:
     config = ImageStream(shards=broken(tmp_path, 12, good=0), batch_size=4, size=8, window=8, on_bad_sample="skip")
     with pytest.raises(DataError, match=r"stream 'x'.*bad\d+"):
         next(reader(config, inline=True))
@@ -300,7 +300,7 @@ def test_a_seed_alone_decides_what_its_generator_draws() -> None:
     drawn = []
     for rng in generators(seeds):
         drawn.append((rng.random(), *rng.integers(2**63, size=3)))
-        rng.integers(2**30, dtype=np.uint32)  # half a word is left over, which is not the next seed's
+        rng.integers(2**30, dtype=np.uint32)  # leaves half a word, which the next seed must not use
     for seed, values in zip(seeds, drawn, strict=True):
         rng = np.random.Generator(np.random.Philox(key=seed))
         assert values == (rng.random(), *rng.integers(2**63, size=3))

@@ -260,7 +260,7 @@ def test_pictures_as_bytes(tmp_path: Path) -> None:
     labelled = ImageStream(label="kind", size=4, **small)
     labelled.check(labelled.open())
     assert next(reader(labelled))["label"].tolist() == [0, 1, 0, 1, 0, 1]
-    with pytest.raises(DataError, match=r"^columns wants the field sentenze.*captions"):
+    with pytest.raises(DataError, match=r"^columns requires the field sentenze.*captions"):
         wrong = TextStream(columns=("sentenze",), **small)
         wrong.check(wrong.open())
 

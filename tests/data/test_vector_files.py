@@ -1,4 +1,4 @@
-"""Word vectors: opened from every form without a copy, cached safely, and trained to the same bits every time."""
+"""Word vectors: opened from every format without a copy, cached safely, and trained to bitwise equal results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TABLE = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.floa
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, which also small files go to."""
+    """Return an empty cache, which is also used for small files."""
     monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(word_vectors, "CACHE_FROM", 0)
     return tmp_path / "cache"
 
 
 def binary(path: Path, words: list[str] = WORDS, table: np.ndarray = TABLE) -> Path:
-    """word2vec's binary form, written byte by byte."""
+    """Write word2vec's binary format byte by byte."""
     rows = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(words, table, strict=True))
     body = f"{len(words)} {table.shape[1]}\n".encode() + rows
     path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else body)
@@ -126,7 +126,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="v"):
             open_vectors(folder)
     (folder / "vectors.npy").unlink()
-    with pytest.raises(DataError, match=r"v: vectors\.npy and .* cannot be read"):
+    with pytest.raises(DataError, match=r"v: its files vectors\.npy and .* cannot be read"):
         open_vectors(folder)
     with pytest.raises(DataError, match="missing"):
         open_vectors(tmp_path / "missing.txt")
@@ -147,8 +147,8 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists() and not (tmp_path / "v").exists()
 
 
-def test_a_word_may_hold_blanks_but_no_number(tmp_path: Path) -> None:
-    """GloVe's 840B has words such as ". . ."; a line with a number too many is another thing."""
+def test_a_word_may_contain_blanks_but_no_number(tmp_path: Path) -> None:
+    """GloVe's 840B has words such as ". . ."; a line with too many numbers is an error."""
     (tmp_path / "v.txt").write_text("dog 1 2\n. . . 3 4\n")
     assert open_vectors(tmp_path / "v.txt").words == ["dog", ". . ."]
     (tmp_path / "v.txt").write_text("dog 1 2\ncat 3 4 5\n")
@@ -160,13 +160,13 @@ def test_a_word_may_hold_blanks_but_no_number(tmp_path: Path) -> None:
     "content", ["\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", "dog\t1\t2\ncat\t3\t4", "\ufeffdog\t1 2\ncat 3 4\n"]
 )
 def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> None:
-    """A byte order mark, line ends of Windows, blanks at the end of a line, tabs."""
+    """Test a byte order mark, line ends of Windows, blanks at the end of a line, and tabs."""
     (tmp_path / "v.txt").write_bytes(content.encode())
     got = open_vectors(tmp_path / "v.txt")
     assert got.words == ["dog", "cat"] and got.vectors.tolist() == [[1, 2], [3, 4]]
 
 
-def test_a_model_of_fasttext_is_told(tmp_path: Path) -> None:
+def test_a_model_of_fasttext_is_detected(tmp_path: Path) -> None:
     (tmp_path / "cc.en.300.bin").write_bytes(bytes.fromhex("ba164f2f0c000000") + b"\0" * 60)
     with pytest.raises(DataError, match=r"cc\.en\.300\.bin is a model of fastText.*\.vec"):
         open_vectors(tmp_path / "cc.en.300.bin")
@@ -179,8 +179,8 @@ HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
 @pytest.mark.parametrize(
     ("name", "head"), [*((name, head) for name in FORMS for head in HEADS), *((name, b"1 4") for name in FORMS[:3])]
 )
-def test_a_file_that_announces_what_it_does_not_hold(tmp_path: Path, name: str, head: bytes) -> None:
-    """Refused before memory is taken; and words behind those that are announced are not dropped without a word."""
+def test_a_file_that_does_not_contain_the_announced_words(tmp_path: Path, name: str, head: bytes) -> None:
+    """It is refused before memory is allocated, and additional words are not dropped silently."""
     path = tmp_path / name
     if ".bin" in name:
         body = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, TABLE, strict=True))
@@ -196,7 +196,7 @@ def test_a_file_that_announces_what_it_does_not_hold(tmp_path: Path, name: str, 
 
 
 def corpus(sentences: int = 300) -> list[str]:
-    """Sentences about animals or about tools: words of one kind occur together."""
+    """Return sentences about animals or about tools: words of one kind occur together."""
     rng = np.random.default_rng(0)
     kinds = ["Dog cat mouse horse cow sheep", "hammer saw drill wrench nail screw"]
     return [" ".join(rng.choice(kinds[i % 2].split(), 5)) for i in range(sentences)]
@@ -210,7 +210,7 @@ def write_trained(folder: str, seed: int) -> None:
     train_vectors(corpus(), folder, split=split, seed=seed, dim=8, epochs=2)
 
 
-def test_the_same_seed_gives_the_same_bits_in_every_process(tmp_path: Path) -> None:
+def test_equal_seeds_give_bitwise_equal_vectors_in_every_process(tmp_path: Path) -> None:
     code = "import sys; from tests.data.test_vector_files import write_trained; write_trained(sys.argv[1], 1)"
     write_trained(str(tmp_path / "b"), 1)
     write_trained(str(tmp_path / "c"), 2)

@@ -33,7 +33,7 @@ def written(tmp_path: Path) -> Lexicon:
 def test_files_in_wordnets_format(written: Lexicon) -> None:
     assert written.synonyms("quick", "a") == ["speedy", "alive"]  # sense order; no word of several parts, no "(p)"
     assert written.synonyms("quick", "a", phrases=True) == ["speedy", "in_no_time", "alive"]
-    # The second sense's own antonym comes before the first one's indirect one.
+    # The direct antonym of the second sense comes before the indirect antonym of the first.
     assert written.replacements("quick", "a") == (["speedy", "alive"], ["dead", "slow"])
     assert written.replacements("swift", None) == (["fast"], [])  # the antonym of its synonym fast
     assert written.replacements("walk", None) == (["stroll"], ["run", "race"])  # a pointer between whole synsets

@@ -1,4 +1,4 @@
-"""PWVA in batch against a loop over words in NumPy, closed forms and Fourier transforms."""
+"""PWVA in batch is compared with a loop over words in NumPy, closed forms and Fourier transforms."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ KINDS = (0.5, 0.2, 0.2, 0.1)
 FORMS = get_args(Form)
 Kind = Callable[[Tensor, torch.Generator, Form], Tensor]
 
-# ---- as one would first write it: a loop over words, in NumPy
+# ---- naive version: a loop over words, in NumPy
 
 
 def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """GWN of one word (d,)."""
+    """Apply GWN to one word (d,)."""
     if form == "paper":
         return word + 0.1 * rng.standard_normal(len(word))
     snr = rng.integers(6, 12)
@@ -29,7 +29,7 @@ def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.nd
 
 
 def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """RZS of one word (d,)."""
+    """Apply RZS to one word (d,)."""
     if form == "paper":
         return np.where(rng.random(len(word)) < 0.1, 0.0, word / 0.9)
     word, longest = word.copy(), int(rng.integers(1, 3))
@@ -44,7 +44,7 @@ def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.nd
 
 
 def naive_background(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """RBN of one word (d,)."""
+    """Apply RBN to one word (d,)."""
     if form == "paper":
         return word + rng.uniform(0, 0.1, len(word))
     low, high = word.min(), 0.8 * word.max()
@@ -52,7 +52,7 @@ def naive_background(word: np.ndarray, rng: np.random.Generator, form: Form) -> 
 
 
 def naive_fourier(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
-    """IFFT of one word (d,)."""
+    """Apply IFFT to one word (d,)."""
     return np.fft.ifft(np.fft.fft(word if form == "paper" else word - word.mean())).real
 
 
@@ -100,7 +100,7 @@ def test_each_kind_has_the_distribution_of_its_loop_over_words(kind: str, form: 
         # per component; 5 standard errors of the difference of two means, over 50 components
         error = np.sqrt((a.var(0) + b.var(0)) / count)
         assert (abs(a.mean(0) - b.mean(0)) <= 5 * error + 1e-6).all()
-    # Of a whole word: how far it moves, and how much that varies from word to word.
+    # The distance between a word and its augmented vector, and the variation of the distance between words.
     moved, moved_naive = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     assert np.quantile(moved, [0.1, 0.5, 0.9]) == pytest.approx(
         np.quantile(moved_naive, [0.1, 0.5, 0.9]), abs=0.05 * moved_naive.max() + 1e-6
@@ -115,7 +115,7 @@ def test_disagree_5_5_all_four_kinds_differ_between_paper_and_code() -> None:
 
 
 def test_released_zeros_take_a_seventeenth_and_never_the_last_component() -> None:
-    """20,000 words of ones through the released function itself: 17.27 zeros of 300, standard deviation 1.90, the last 0."""
+    """The released function itself, on 20,000 words of ones, gives 17.27 zeros of 300 (standard deviation 1.90)."""
     for form, mean, sd, last in (("released", 17.27, 1.90, 0.0), ("fixed", 24.5, 2.92, 0.055)):
         zeros = random_zeros(torch.ones(20_000, 300), seeded(8), form) == 0  # type: ignore[arg-type]
         counts = zeros.sum(1).double()
@@ -138,7 +138,7 @@ def test_lambda_and_the_share_of_zeros_are_settings_of_the_paper_s_form() -> Non
 
 
 def kind_of(changed: Tensor, words: Tensor) -> str:
-    """What was done in the released form, read from one word."""
+    """Return the kind of the released form that changed a word."""
     if torch.equal(changed, words):
         return "none"
     if (changed == 0).any():

@@ -1,4 +1,4 @@
-"""Words to vectors: cleaning, ids, unknown words, the convolution against its padded definition, attention, exports."""
+"""The word encoder: cleaning, ids, unknown words, the convolution and its padded definition, attention, exports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(**settings: object) -> WordModel:
 
 
 def padded_definition(cnn: TextCNN, words: Tensor, lengths: list[int], padding: Tensor) -> Tensor:
-    """Every sentence padded to the full length, one Conv2d a bank, ReLU, the maximum over all windows."""
+    """Pad every sentence to the full length, apply one Conv2d per bank and ReLU, and take the maximum over all windows."""
     x = torch.stack(
         [torch.cat([row[:n], padding.expand(cnn.length - n, -1)]) for row, n in zip(words, lengths, strict=True)]
     )
@@ -88,8 +88,8 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
     assert word_hash("zebra") == 0xA522C1646D6CCC
 
 
-def test_redrawn_words_differ_between_sentences_and_passes() -> None:
-    """As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
+def test_redrawn_words_differ_between_sentences_and_epochs() -> None:
+    """As in the released code, but repeatable: the sentence decides, in training also the random numbers of the step."""
     made = model(unknown="redrawn")
     texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]
     ids = made.tokenize(texts)["input_ids"]
@@ -128,7 +128,7 @@ def test_convolution_equals_the_padded_definition(device: str) -> None:
 
 
 def test_attention_equals_algorithm_1() -> None:
-    """S = X X^t / sqrt(d) over all places, 1e-9 wherever one of the two is padding; every word times the sum of its row."""
+    """S = X X^t / sqrt(d) over all places, 1e-9 for pairs with padding; every word is multiplied by the sum of its row."""
     made = model(attention=True, max_words=8).double()
     made.table = made.table.double()
     lengths = [1, 3, 5, 8]

@@ -1,4 +1,4 @@
-"""The stream of sounds: the released mix-up of NonLing-CSE, read off waveforms that do not overlap."""
+"""The audio stream: the released mix-up of NonLing-CSE, measured on waveforms that do not overlap."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COUNT, CLASSES = 300, 7
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Sound i lives at samples 2i and 2i + 1 and has no mean; three shards."""
-    folder = tmp_path_factory.mktemp("sounds")
+    """Write three shards in which clip i is nonzero at samples 2i and 2i + 1 only, with mean 0."""
+    folder = tmp_path_factory.mktemp("audio")
     for shard in range(3):
-        with tarfile.open(folder / f"sounds-{shard:06d}.tar", "w") as tar:
+        with tarfile.open(folder / f"audio-{shard:06d}.tar", "w") as tar:
             for i in range(shard, COUNT, 3):
                 wave = np.zeros(2 * COUNT)
                 wave[2 * i : 2 * i + 2] = 0.5, -0.5
@@ -30,7 +30,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
-    """The released data set draws from all its clips, the clip itself among them; a batch holds 4 of 300 here."""
+    """The released data set draws from all its clips, including the clip itself; here a batch contains 4 of 300."""
     config = AudioStream(shards=shards, batch_size=4, window=4, rate=8000, frames=8, bins=8, mixup_probability=0.5)
     found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 4 * COUNT // 4, inline=True)
     shares, near, alone = [], 0, 0

@@ -1,4 +1,4 @@
-"""Bytes -> pictures, waveforms, texts, classes; and what every bad sample says."""
+"""Decoding of bytes to images, waveforms, texts and classes, and the error of every bad sample."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from multicse.data.streams import decode
 from tests.small import sound
 
 
-def stored(picture: Image.Image, kind: str, **options: Any) -> bytes:
+def stored(image: Image.Image, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, kind, **options)
+    image.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
@@ -37,7 +37,7 @@ def test_image_formats_give_the_pixels(kind: str) -> None:
     assert difference.mean() < 3 if kind == "JPEG" else difference.max() == 0
 
 
-def test_transparency_lies_on_white() -> None:
+def test_the_background_of_transparency_is_white() -> None:
     rgba = np.zeros((2, 2, 4), np.uint8)
     rgba[..., 0] = 200
     rgba[0, :, 3], rgba[1, 0, 3], rgba[1, 1, 3] = 0, 255, 51  # 51 / 255: a fifth of red on four fifths of white
@@ -69,12 +69,12 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_every_orientation_is_that_of_pillow(orientation: int) -> None:
+def test_every_orientation_equals_pillows(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = stored(smooth(), "PNG", exif=exif)
-    with Image.open(io.BytesIO(data)) as picture:
-        np.testing.assert_array_equal(np.asarray(decode.image(data, "a")), np.asarray(ImageOps.exif_transpose(picture)))
+    with Image.open(io.BytesIO(data)) as image:
+        np.testing.assert_array_equal(np.asarray(decode.image(data, "a")), np.asarray(ImageOps.exif_transpose(image)))
 
 
 TEXT_AS_RESOLUTION = b"Exif\0\0II*\0" + struct.pack("<IHHHIHH", 8, 2, 0x112, 3, 1, 6, 0)
@@ -83,8 +83,8 @@ TEXT_AS_RESOLUTION += struct.pack("<HHI4sI", 0x11A, 2, 4, b"abc\0", 0)
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("exif", [TEXT_AS_RESOLUTION, b"Exif\0\0garbage garbage!", b"Exif\0\0\0\x08\0\2\1\x12"])
-def test_exif_data_that_cannot_be_read_cost_no_image(kind: str, exif: bytes) -> None:
-    """Where the orientation can be read it is applied."""
+def test_unreadable_exif_data_do_not_make_an_image_bad(kind: str, exif: bytes) -> None:
+    """The orientation is applied if it can be read."""
     options = {"lossless": True} if kind == "WEBP" else {}
     found = np.asarray(decode.image(stored(smooth(), kind, exif=exif, **options), "a"))
     expected = smooth().rotate(-90, expand=True) if exif is TEXT_AS_RESOLUTION else smooth()
@@ -103,7 +103,7 @@ def test_exif_data_that_cannot_be_read_cost_no_image(kind: str, exif: bytes) -> 
     ids=["profile", "comment", "raw-exif", "no-zlib", "checksum"],
 )
 @pytest.mark.parametrize("at_end", [False, True])
-def test_text_chunks_that_cannot_be_read_cost_no_image(odd: bytes, at_end: bool) -> None:
+def test_unreadable_text_chunks_do_not_make_an_image_bad(odd: bytes, at_end: bool) -> None:
     exif = Image.Exif()
     exif[0x0112] = 3
     data = stored(smooth(), "PNG", exif=exif)
@@ -156,7 +156,7 @@ def test_cut_short_pictures(kind: str, share: float) -> None:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_decompression_bomb_is_refused_from_its_header() -> None:
-    for side in (10_000, 50_000, 60_000):  # Pillow itself only warns of the first
+    for side in (10_000, 50_000, 60_000):  # for the first one Pillow only warns
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
         with pytest.raises(DecodeError, match="89,478,485"):
@@ -166,7 +166,7 @@ def test_decompression_bomb_is_refused_from_its_header() -> None:
         decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1199)
 
 
-# ---- sound
+# ---- audio
 
 
 def tone(rate: int, seconds: float, hertz: float = 440.0) -> np.ndarray:
@@ -174,7 +174,7 @@ def tone(rate: int, seconds: float, hertz: float = 440.0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", decode.SOUNDS)
-def test_sound_formats_keep_the_tone(kind: str) -> None:
+def test_audio_formats_preserve_a_tone(kind: str) -> None:
     wave = tone(16000, 1.0)
     found = decode.audio(sound(wave, 16000, kind), kind, rate=16000, key="a")
     assert found.dtype == np.float32 and found.ndim == 1
@@ -186,7 +186,7 @@ def test_sound_formats_keep_the_tone(kind: str) -> None:
     assert np.sqrt(np.mean(found[2000:12000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
 
 
-def test_bad_sounds() -> None:
+def test_bad_audio() -> None:
     wave = tone(8000, 0.1)
     flac = sound(np.random.default_rng(0).normal(0, 0.1, 40000).astype(np.float32), 8000, "flac")
     for data, named in (
@@ -205,12 +205,12 @@ def test_bad_sounds() -> None:
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.97])
 @pytest.mark.parametrize("kind", [*decode.SOUNDS, "rf64", "aiff"])
 def test_audio_that_is_cut_short_is_refused(kind: str, share: float) -> None:
-    """Also where only its beginning is wanted."""
+    """It is also refused if only the start is needed."""
     data = sound(np.random.default_rng(0).normal(0, 0.1, 32000).astype(np.float32), 16000, kind)
     tagged = b"ID3\4\0\0\0\0\1\0" + bytes(128) + data if kind == "mp3" else data
     for whole in (data, tagged):
         assert len(decode.audio(whole, kind, 16000, "a", samples=100)) > 100
-        for samples in (None,) if kind == "flac" else (None, 100):  # a FLAC shows it where it ends
+        for samples in (None,) if kind == "flac" else (None, 100):  # a FLAC must be read to its end
             with pytest.raises(DecodeError, match=r"'a/7'.*(cut short|damaged|empty)"):
                 decode.audio(whole[: int(len(whole) * share)], kind, 16000, "a/7", samples)
 
@@ -221,7 +221,7 @@ def test_audio_that_is_cut_short_is_refused(kind: str, share: float) -> None:
     ids=["zero", "ffmpeg-old", "ffmpeg", "sox"],
 )
 def test_a_wav_of_unknown_length_is_read(riff: int, size: int) -> None:
-    """As encoders write it to a pipe; a size of 0 in a header that is right otherwise is one."""
+    """Encoders write such headers to a pipe; in a header that is right otherwise, a size of 0 means that it is empty."""
     data = sound(tone(16000, 1.0), 16000, "wav")
     place = data.index(b"data") + 4
     piped = data[:4] + struct.pack("<I", riff) + data[8:place] + struct.pack("<I", size) + data[place + 4 :]
@@ -246,7 +246,7 @@ def test_a_flac_of_unknown_length_is_read() -> None:
 
 
 def test_floats_far_above_full_scale_are_refused() -> None:
-    """A mix may be louder than 1; integers that are stored as floats are named by their peak."""
+    """A mix may be louder than 1; integers that are stored as floats are detected by their peak."""
     wave = tone(16000, 0.5)
     for subtype in ("FLOAT", "DOUBLE"):
         loud = decode.audio(sound(wave * 4, 16000, "wav", subtype=subtype), "wav", 16000, "a")
@@ -257,7 +257,7 @@ def test_floats_far_above_full_scale_are_refused() -> None:
 
 @pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "DOUBLE", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM"])
 def test_encodings_of_wav(subtype: str) -> None:
-    """Also of six channels at 96,000 samples per second."""
+    """Test six channels at 96 kHz."""
     wave = tone(96000, 0.5)
     channels = 2 if "ADPCM" in subtype else 6
     data = sound(np.repeat(wave[:, None], channels, 1), 96000, "wav", subtype=subtype)
@@ -265,7 +265,7 @@ def test_encodings_of_wav(subtype: str) -> None:
     assert np.sqrt(np.mean((found - wave) ** 2)) < 0.02
 
 
-def test_sound_bomb() -> None:
+def test_audio_decompression_bomb() -> None:
     silence = sound(np.zeros((60000, 2), np.float32), 8000, "flac")
     assert len(silence) < 2000
     assert len(decode.audio(silence, "flac", 8000, "a", max_values=120000)) == 60000
@@ -274,8 +274,8 @@ def test_sound_bomb() -> None:
 
 
 @pytest.mark.parametrize("extension", ["wav", "flac"])
-def test_only_what_is_wanted_of_a_sound(extension: str) -> None:
-    """The beginning of a long sound is that of the whole one, and the rest is not decoded."""
+def test_only_the_start_of_audio(extension: str) -> None:
+    """The start equals the start of the complete clip, and the rest is not decoded."""
     noise = np.random.default_rng(0).normal(0, 0.1, 90_000).astype(np.float32)
     for rate in (8000, 16000, 11025):
         whole = decode.audio(sound(noise, 16000, extension), extension, rate, "a")

@@ -1,4 +1,4 @@
-"""Batched views against independent versions: kornia's colour formulas and plain loops."""
+"""Batched views are compared with independent versions: kornia's colour formulas and plain loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def pictures(count: int = 6, height: int = 9, width: int = 7, seed: int = 0) -> Tensor:
+def images(count: int = 6, height: int = 9, width: int = 7, seed: int = 0) -> Tensor:
     image = torch.rand(count, 3, height, width, generator=seeded(seed))
     image[0, :, 0] = torch.tensor([[0.0], [1.0], [0.5]]).expand(3, width)  # pure and gray colours: ties of max and min
     image[0, :, 1] = 0.25
@@ -32,7 +32,7 @@ def pictures(count: int = 6, height: int = 9, width: int = 7, seed: int = 0) -> 
 
 
 def kornia_step(image: Tensor, step: int, factor: Tensor) -> Tensor:
-    """torchvision's formulas, kornia's code."""
+    """Apply one of torchvision's formulas by kornia's code."""
     return [
         lambda: kornia.enhance.adjust_brightness_accumulative(image, factor),
         lambda: kornia.enhance.adjust_contrast_with_mean_subtraction(image, factor),
@@ -41,8 +41,8 @@ def kornia_step(image: Tensor, step: int, factor: Tensor) -> Tensor:
     ][step]()
 
 
-def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
-    image = pictures(40)
+def test_mixed_orders_and_factors_are_kornias_image_by_image() -> None:
+    image = images(40)
     factors = torch.rand(40, 4, generator=seeded(1)) * torch.tensor([1.6, 1.6, 1.6, 1.0]) + torch.tensor([0, 0, 0, -0.5])
     order = torch.rand(40, 4, generator=seeded(2)).argsort(1)
     found = device.jitter(image, factors, order)
@@ -54,13 +54,13 @@ def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
 
 
 class Elsewhere(Tensor):
-    """A tensor that says that it is not on the CPU."""
+    """A tensor that claims not to be on the CPU."""
 
     is_cpu = False
 
 
 def test_a_gpu_makes_the_views_of_the_cpu_without_data_dependent_shapes() -> None:
-    image, draws = pictures(40), torch.rand(40, device.JITTER_DRAWS + 1, generator=seeded())
+    image, draws = images(40), torch.rand(40, device.JITTER_DRAWS + 1, generator=seeded())
     given = image.clone()
 
     def views(image: Tensor) -> Tensor:
@@ -68,17 +68,15 @@ def test_a_gpu_makes_the_views_of_the_cpu_without_data_dependent_shapes() -> Non
 
     expected = views(image)
     assert torch.equal(image, given) and not torch.equal(image, expected)
-    with patch.object(Tensor, "nonzero", side_effect=AssertionError("a GPU would have to be waited for")):
+    with patch.object(Tensor, "nonzero", side_effect=AssertionError("the host would wait for the GPU")):
         found = views(image.as_subclass(Elsewhere))
     torch.testing.assert_close(found.as_subclass(Tensor), expected, atol=1e-6, rtol=0)
     unchanged = (expected == image).flatten(1).all(1)
     assert torch.equal(unchanged, (draws[:, 0] >= 0.8) & (draws[:, -1] >= 0.2)) and unchanged.any()
 
 
-def test_constants_are_made_once() -> None:
-    """A GPU would be waited for whenever one is uploaded."""
-
-    image, draws = pictures(8), torch.rand(8, device.JITTER_DRAWS, generator=seeded())
+def test_constants_are_uploaded_once() -> None:
+    image, draws = images(8), torch.rand(8, device.JITTER_DRAWS, generator=seeded())
 
     def made() -> list[Tensor]:
         mels = [
@@ -88,7 +86,7 @@ def test_constants_are_made_once() -> None:
         return [normalise(device.color_jitter(image, draws), (0.5, 0.4, 0.3), (0.2, 0.2, 0.2)), *mels]
 
     first, error = made(), AssertionError("made again")
-    with patch.multiple(torch, tensor=error, as_tensor=error, from_numpy=error):  # not one can be called
+    with patch.multiple(torch, tensor=error, as_tensor=error, from_numpy=error):  # none of them can be called
         again = made()
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
@@ -115,5 +113,5 @@ def test_spec_augment_masks_whole_stripes() -> None:
         assert (masked.int().diff(dim=1).abs().sum(1) <= 4).all() and most < masked.sum(1).max() <= 2 * (most - 1)
     outside = ~(bands.view(1000, 2, 1, 40) | spans.view(1000, 2, 60, 1))
     assert (found[outside] == 1).all()
-    assert (bands.view(1000, 2, 40)[:, 0] != bands.view(1000, 2, 40)[:, 1]).any()  # views have masks of their own
+    assert (bands.view(1000, 2, 40)[:, 0] != bands.view(1000, 2, 40)[:, 1]).any()  # the masks of the views are independent
     assert torch.equal(device.spec_augment(ones, 0, 0, draws), ones)

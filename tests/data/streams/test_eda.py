@@ -1,4 +1,4 @@
-"""EDA: its four edits one by one, the chain, and the stream of two views."""
+"""EDA: the chain of its edits, the stream of two views, and the stream of corrupted texts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,8 @@ def synonyms(word: str) -> Sequence[str]:
     return TABLE.get(word, ())
 
 
-def none(word: str) -> Sequence[str]:
-    return ()
-
-
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
-
-
-# ---- the edits
-
-
-# ---- the chain
 
 
 def test_short_sentences_survive() -> None:
@@ -56,11 +46,8 @@ def test_short_sentences_survive() -> None:
     assert eda(SENTENCE, rng(), synonyms, 0) == SENTENCE
 
 
-# ---- the stream
-
-
 def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple[str, ...]]]:
-    """Per sample, its views in every pass."""
+    """Return the views of each sample in every epoch."""
     found = Reader(config, "text", ShardSet.open(config.shards), seed, 0, 1, letters, 0, count, inline=True)
     seen: dict[str, list[tuple[str, ...]]] = {}
     for _ in range(count):
@@ -73,7 +60,7 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
 
 
 def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
-    """As the released code: underscores of WordNet's lemmas become blanks."""
+    """As in the released code, underscores of WordNet's lemmas become blanks."""
     lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
     seen = {" ".join(replace_synonyms(["quick"], rng(seed), cached_synonyms(lexicon), 1)) for seed in range(40)}
     assert seen == {"speedy", "in no time", "alive", "core"}
@@ -98,8 +85,8 @@ def test_the_stream_has_two_views_of_one_sentence(tmp_path: Path) -> None:
     assert views(config, 6) == seen and views(config, 6, seed=6) != seen
 
 
-def test_noise_spoils_every_text_of_a_triple_once(tmp_path: Path) -> None:
-    """The same in every pass; deletion, insertion and swap each as they are asked for."""
+def test_noise_corrupts_every_text_of_a_triple_once(tmp_path: Path) -> None:
+    """The corruption is equal in every epoch; deletions, insertions and swaps are tested one by one."""
     triple = {"sent0": "dog runs home", "sent1": "a b c d e f g h", "hard_neg": "cat"}
     with tarfile.open(tmp_path / "nli-000000.tar", "w") as tar:
         add(tar, "0.json", json.dumps(triple).encode())

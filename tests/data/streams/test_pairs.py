@@ -1,4 +1,4 @@
-"""Pairs of a picture or sound and a caption: which caption a pass sees, what the tensors hold."""
+"""Pairs of an image or audio clip and a caption: the caption of each epoch, and the tensors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 from tests import small
 from tests.data.packing import letters, spelt
 
-SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
+AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
 IMAGE = ImageInput(size=12)
 CAPTIONS = 4
 
 
-def picture(number: int) -> np.ndarray:
+def pixels(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 255, (15, 20, 3), dtype=np.uint8)
 
 
-def sound(number: int) -> np.ndarray:
-    """Of 0.25 s, 0.5 s or 1 s."""
+def clip(number: int) -> np.ndarray:
+    """Return noise of 0.25 s, 0.5 s or 1 s."""
     return np.random.default_rng(number).normal(0, 0.1, (2000, 4000, 8000)[number % 3]).astype(np.float32)
 
 
 def encoded(number: int, kind: str) -> bytes:
-    return small.png(picture(number)) if kind == "png" else small.sound(sound(number), subtype="FLOAT")
+    return small.png(pixels(number)) if kind == "png" else small.sound(clip(number), subtype="FLOAT")
 
 
 def write(folder: Path, kind: str, count: int = 24) -> str:
@@ -55,7 +55,7 @@ def reader(config: CaptionedStream, start: int = 0, seed: int = 5, **more: Any) 
 
 
 def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:
-    """(key, text) of every sample."""
+    """Return key and text of every sample."""
     found = reader(config, **more)
     out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spelt(b["input_ids"]), strict=True)]
     found.close()
@@ -68,22 +68,22 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageTextStream:
 
 
 @pytest.fixture(scope="module")
-def sounds(tmp_path_factory: pytest.TempPathFactory) -> AudioTextStream:
-    return AudioTextStream(shards=write(tmp_path_factory.mktemp("s"), "wav"), batch_size=8, window=12, input=SOUND)
+def audio(tmp_path_factory: pytest.TempPathFactory) -> AudioTextStream:
+    return AudioTextStream(shards=write(tmp_path_factory.mktemp("s"), "wav"), batch_size=8, window=12, input=AUDIO)
 
 
 # -------------------------------------------------------------------------------------------------------------- captions
 
 
-def test_a_pass_draws_one_of_the_samples_own_captions(images: ImageTextStream) -> None:
-    found = seen(images, 36)  # 12 passes of 24
+def test_an_epoch_draws_one_of_the_captions_of_a_sample(images: ImageTextStream) -> None:
+    found = seen(images, 36)  # 12 epochs of 24
     per_sample = defaultdict(list)
     for key, text in found:
         number = int(key.split("/")[1])
         assert text in [f"item {number} caption {j}" for j in range(CAPTIONS)]
         per_sample[number].append(int(text[-1]))
     assert {len(draws) for draws in per_sample.values()} == {12}
-    assert sum(len(set(draws)) > 1 for draws in per_sample.values()) == 24  # another pass, another caption
+    assert sum(len(set(draws)) > 1 for draws in per_sample.values()) == 24  # the caption changes between epochs
     counts = np.bincount([draw for draws in per_sample.values() for draw in draws], minlength=CAPTIONS)
     assert counts.min() > 45 and counts.sum() == 288  # 72 each, if fair
 
@@ -108,27 +108,27 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     assert set(batch.tensors) == {"image", "input_ids", "attention_mask"}
     assert batch["attention_mask"].shape == batch["input_ids"].shape == (8, 1, batch["input_ids"].shape[-1])
     numbers = [int(key.split("/")[1]) for key in batch.keys]
-    assert torch.equal(prepare_images([picture(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
-    assert [int(text.split()[1]) for text in spelt(batch["input_ids"])] == numbers  # its own caption
+    assert torch.equal(prepare_images([pixels(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
+    assert [int(text.split()[1]) for text in spelt(batch["input_ids"])] == numbers  # the caption belongs to the image
     found.close()
 
 
-def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
-    found = reader(sounds)
+def test_audio_becomes_spectrograms(audio: AudioTextStream) -> None:
+    found = reader(audio)
     raw = next(found)
     batch = found.on_device(raw)
     assert set(batch.tensors) == {"spectrogram", "input_ids", "attention_mask"} and batch.keys == raw.keys
     assert raw["waveform"].shape == (8, 1, 4000) and raw["waveform"].dtype == torch.int16
-    assert batch["spectrogram"].shape == (8, 1, SOUND.frames, SOUND.bins) == (8, 1, 51, 16)
+    assert batch["spectrogram"].shape == (8, 1, AUDIO.frames, AUDIO.bins) == (8, 1, 51, 16)
     for i, key in enumerate(raw.keys):
         number, wave = int(key.split("/")[1]), raw["waveform"][i, 0].numpy()
-        whole = np.rint(sound(number) * 32768).astype(np.int16)
+        whole = np.rint(clip(number) * 32768).astype(np.int16)
         if len(whole) == 2000:
             np.testing.assert_array_equal(wave, np.tile(whole, 2))
         elif len(whole) == 8000:
             assert wave.tobytes() in whole.tobytes()
-        if len(whole) <= 4000:  # no choice: training and evaluation hear the same
-            assert torch.equal(prepare_sounds([(sound(number), 8000)], **SOUND.model_dump())[0], batch["spectrogram"][i, 0])
+        if len(whole) <= 4000:  # nothing is cut, so training and evaluation are equal
+            assert torch.equal(prepare_sounds([(clip(number), 8000)], **AUDIO.model_dump())[0], batch["spectrogram"][i, 0])
     found.close()
 
 

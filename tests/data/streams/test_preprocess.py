@@ -1,4 +1,4 @@
-"""Preprocessing against CLIP's, CLAP's and AST's own in transformers, and against plain loops."""
+"""Preprocessing is compared with CLIP's, CLAP's and AST's in transformers, and with plain loops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from multicse.data.streams.preprocess import (
     resize_center_crop,
 )
 
-SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
+AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
 IMAGE = ImageInput(size=12).model_dump()
 
 
@@ -37,29 +37,29 @@ def waves(count: int, samples: int, rate: int, seed: int = 0) -> Tensor:
     return tones + 0.02 * hiss + 0.05  # and a constant offset
 
 
-# ---- pictures
+# ---- images
 
 
 @pytest.mark.parametrize("size", [(90, 70), (64, 64), (300, 41), (20, 17)])
 def test_resize_center_crop_equals_resizing_all_of_it(size: tuple[int, int]) -> None:
-    picture = noise(*size, 96, 160)  # Pillow clips between its two passes, in either order: leave no overshoot to clip
+    image = noise(*size, 96, 160)  # Pillow clips between its two passes, in either order: leave no overshoot to clip
     shorter = min(size)
-    whole = picture.resize((max(64, 64 * size[0] // shorter), max(64, 64 * size[1] // shorter)), Image.Resampling.BICUBIC)
+    whole = image.resize((max(64, 64 * size[0] // shorter), max(64, 64 * size[1] // shorter)), Image.Resampling.BICUBIC)
     left, top = round((whole.width - 64) / 2), round((whole.height - 64) / 2)
     expected = np.asarray(whole.crop((left, top, left + 64, top + 64))).astype(int)
-    assert np.abs(np.asarray(resize_center_crop(picture, 64)).astype(int) - expected).max() <= 1
+    assert np.abs(np.asarray(resize_center_crop(image, 64)).astype(int) - expected).max() <= 1
 
 
 def test_prepare_images_is_transformers_clip_preprocessing() -> None:
     from transformers import CLIPImageProcessorPil
 
     processor = CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=12)
-    pictures = [noise(20, 15, 96, 160), noise(15, 20, 96, 160)]
-    expected = processor(pictures, return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(prepare_images(pictures, **IMAGE), expected, atol=0.02, rtol=0)
-    assert torch.equal(prepare_images([np.asarray(one) for one in pictures], **IMAGE), prepare_images(pictures, **IMAGE))
-    with pytest.raises(ValueError, match="picture 1"):
-        prepare_images([pictures[0], np.zeros((3, 3, 3))], **IMAGE)
+    images = [noise(20, 15, 96, 160), noise(15, 20, 96, 160)]
+    expected = processor(images, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(prepare_images(images, **IMAGE), expected, atol=0.02, rtol=0)
+    assert torch.equal(prepare_images([np.asarray(one) for one in images], **IMAGE), prepare_images(images, **IMAGE))
+    with pytest.raises(ValueError, match="image 1"):
+        prepare_images([images[0], np.zeros((3, 3, 3))], **IMAGE)
 
 
 # ---- waveforms
@@ -77,19 +77,19 @@ def test_crop_or_pad_cuts() -> None:
 
 def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
     long, short = waves(1, 8000, 8000)[0].numpy(), waves(1, 1500, 8000)[0].numpy()
-    found = prepare_sounds([(long, 8000), (short, 8000)], **SOUND)
+    found = prepare_sounds([(long, 8000), (short, 8000)], **AUDIO)
     quantised = [np.rint(wave * 32768).astype(np.int16) for wave in (long[2000:6000], np.tile(short, 2))]
     padded = np.concatenate([quantised[1], np.zeros(1000, np.int16)])
-    assert torch.equal(found, prepare_sounds([(wave, 8000) for wave in (quantised[0], padded)], **SOUND))
+    assert torch.equal(found, prepare_sounds([(wave, 8000) for wave in (quantised[0], padded)], **AUDIO))
     assert found.shape == (2, 51, 16)
     slow = soxr.resample(long, 16000, 8000)
-    assert torch.equal(prepare_sounds([(long, 16000)], **SOUND), prepare_sounds([(slow, 8000)], **SOUND))
+    assert torch.equal(prepare_sounds([(long, 16000)], **AUDIO), prepare_sounds([(slow, 8000)], **AUDIO))
 
 
 @pytest.mark.parametrize("broken", [np.zeros((2, 100)), np.zeros(0), np.array([0.1, np.nan])])
-def test_what_is_no_sound_is_refused(broken: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="sound 1"):
-        prepare_sounds([(waves(1, 4000, 8000)[0].numpy(), 8000), (broken, 8000)], **SOUND)
+def test_invalid_audio_is_refused(broken: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="audio 1"):
+        prepare_sounds([(waves(1, 4000, 8000)[0].numpy(), 8000), (broken, 8000)], **AUDIO)
 
 
 # ---- Kaldi's log-mel
@@ -126,7 +126,7 @@ def test_an_empty_mel_filter_is_an_error(rate: int, bins: int, most: int) -> Non
     with pytest.raises(ValueError, match=rf"bins={bins} .*rate={rate}.* is {most}:"):
         mel_filters(rate, bins)
     assert (mel_filters(rate, most).amax(0) > 0).all()
-    assert (mel_filters(16000, 128).amax(0) == 0).nonzero().flatten().tolist() == [3]  # the paper's own bank is kept
+    assert (mel_filters(16000, 128).amax(0) == 0).nonzero().flatten().tolist() == [3]  # the paper's bank is allowed
 
 
 # ---- CLAP's log-mel
@@ -141,8 +141,8 @@ def test_clap_log_mel_is_transformers(samples: int) -> None:
     extractor = ClapFeatureExtractor(frequency_min=50, frequency_max=14000, truncation="rand_trunc", padding="repeatpad")
     wave = waves(1, samples, 48000, seed=samples)[0].numpy()
     whole = crop_or_pad(wave, 480_000, pad="repeat")
-    heard = whole[0, :samples].astype(np.float64) / 32768
-    expected = extractor(heard, sampling_rate=48000, return_tensors="np")["input_features"][0, 0]
+    quantised = whole[0, :samples].astype(np.float64) / 32768
+    expected = extractor(quantised, sampling_rate=48000, return_tensors="np")["input_features"][0, 0]
     found = log_mel(torch.from_numpy(whole)[None], **CLAP)
     assert found.shape == (1, 1, 1001, 64) and found.dtype == torch.float32
     np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=2e-3)
@@ -163,8 +163,8 @@ def test_clap_mel_filters_refuse() -> None:
         {"features": "kaldi", "rate": 8000, "seconds": 0.5, "bins": 32},
     ],
 )
-def test_an_input_knows_its_frames(settings: dict[str, Any]) -> None:
-    """Down to the shortest clip that has any."""
+def test_the_number_of_frames_of_an_input(settings: dict[str, Any]) -> None:
+    """The first two settings are the shortest clips with a frame."""
     input = AudioInput(**settings)
     found = log_mel(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
     assert found.shape == (1, 1, input.frames, input.bins) and input.frames > 0 and bool(found.isfinite().all())

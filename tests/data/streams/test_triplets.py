@@ -1,4 +1,4 @@
-"""Triplets: which word is replaced and by what, the rest of the text left alone; the stream of three views."""
+"""Triplets: the replacement of one word of a text, and the stream of three views."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(folder: Path, lines: list[str]) -> str:
 
 
 def letters(texts: list[str], spans: list[tuple[int, int]], max_length: int = 99) -> dict[str, torch.Tensor]:
-    """A tokenizer that can be read back: one token a character, behind one that stands for the text."""
+    """Tokenize texts to one token per character, after one token for the text."""
     longest = 1 + max(map(len, texts))
     ids = torch.tensor([[1, *map(ord, text.ljust(longest - 1, "\0"))] for text in texts])[:, :max_length]
     mask = torch.zeros_like(ids)
@@ -63,7 +63,7 @@ Views = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def views(config: TripletTextStream, batches: int, **more: Any) -> dict[str, list[Views]]:
-    """Per sample, in every pass, its texts and the words that are marked in them."""
+    """Return the texts of each sample in every epoch, and the words that are marked in them."""
     found, seen = reader(config, batches, **more), dict[str, list[Views]]()
     for _ in range(batches):
         batch = next(found)
@@ -126,7 +126,7 @@ def test_the_stream_has_three_views_of_one_sentence(tmp_path: Path) -> None:
 def test_sentences_without_a_candidate_are_skipped_and_counted(tmp_path: Path) -> None:
     config = stream(write(tmp_path, ["a big car", PLAIN, "qqq", "the old dog", "vvv"] * 8), batch_size=8)
     found = reader(config, 8)
-    for _ in range(8):  # of 16 that can be used: four passes
+    for _ in range(8):  # four epochs of 16 usable sentences
         batch = next(found)
         assert batch["candidate"].all() and all(int(key[-4:]) % 5 in (0, 3) for key in batch.keys)
     assert {reason for _, reason in found.skipped} == {NO_CANDIDATE}
@@ -145,8 +145,8 @@ def test_adjectives_only() -> None:
     assert chosen == {"token": {"boy", "big"}, "adjective": {"big"}}
 
 
-def test_an_adjective_without_an_antonym_loses_its_sentence() -> None:
-    """As the released preparation: one of the adjectives is drawn, then its synonyms and antonyms are looked up."""
+def test_a_sentence_is_skipped_if_its_adjective_has_no_antonym() -> None:
+    """As in the released preparation, an adjective is drawn before its synonyms and antonyms are looked up."""
     text, adjectives = "The big wooden house", ("big", "wooden")
     chosen = [triplet(text, rng(seed), find, None, adjectives.__contains__) for seed in range(200)]
     assert 70 < sum(one is None for one in chosen) < 130
@@ -167,8 +167,8 @@ def test_the_first_antonym_or_any() -> None:
 @pytest.mark.parametrize(
     ("words", "fits"), [(None, True), ((8, 9), True), ((1, 8), True), ((9, 99), False), ((1, 7), False)]
 )
-def test_sentences_of_so_many_words(words: tuple[int, int] | None, fits: bool) -> None:
-    """As NLTK counts them: It, did, n't, re-use, the, big, house and the stop."""
+def test_limits_of_the_number_of_words(words: tuple[int, int] | None, fits: bool) -> None:
+    """As in NLTK, the words are It, did, n't, re-use, the, big, house and the full stop."""
     sample = RawSample("s", "k", {"txt": b"It didn't re-use the big house."})
     if not fits:
         with pytest.raises(DecodeError, match="words"):
@@ -181,7 +181,7 @@ def test_sentences_of_so_many_words(words: tuple[int, int] | None, fits: bool) -
 
 
 @pytest.mark.parametrize("usable", [60, 8])
-def test_a_stream_that_skips_most_samples_lasts_as_long_as_it_was_planned(tmp_path: Path, usable: int) -> None:
+def test_a_stream_that_skips_most_samples_returns_all_planned_batches(tmp_path: Path, usable: int) -> None:
     lines = ["a big car" if number % 100 < usable else PLAIN for number in range(200)]
     config = stream(write(tmp_path, lines), batch_size=16, window=16)
     found = reader(config, 12)
@@ -196,8 +196,8 @@ def test_a_stream_that_skips_most_samples_lasts_as_long_as_it_was_planned(tmp_pa
         one.close()
 
 
-def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:
-    """Four of five samples cannot be used, where half of them may be lost."""
+def test_the_stream_stops_if_more_than_the_allowed_share_is_skipped(tmp_path: Path) -> None:
+    """Four of five samples are skipped, and half of them are allowed."""
     config = stream(write(tmp_path, ["a big car", *[PLAIN] * 4] * 4), max_skipped_share=0.5)
     found = reader(config, 30)
     with pytest.raises(DataError, match=r"max_skipped_share=0\.5"):

@@ -1,8 +1,7 @@
-"""A small synthesiser: sounds whose class is their timbre, contour or envelope, and sounds with captions.
+"""A small synthesiser of audio clips, with classes (timbre, contour or envelope) or with captions.
 
-Captions name independent attributes, of which every combination belongs to one split: the sounds of `val` and `test`
-combine attributes that training contains only apart. Each combination has a single sound there, so that every caption has
-exactly one right answer.
+Captions name independent attributes, and every combination of attributes belongs to one split. In `val` and `test` each
+combination has a single clip, so that every caption has exactly one right answer.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import numpy as np
 from multicse.data.order import permutation, seed_of
 from multicse.data.shard_writer import UnpackedSample
 
-Sound = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
-"""Times in seconds (T,), pitch in Hz, randomness -> waveform (T,) of about -1 to 1."""
+Maker = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
+"""Function from times in seconds (T,), pitch in Hz and a generator to a waveform (T,) of about -1 to 1."""
 
 
 def _tone(time: np.ndarray, pitch: float | np.ndarray) -> np.ndarray:
-    """A sine whose pitch may change from sample to sample."""
+    """Return a sine whose pitch may change from sample to sample."""
     frequency = np.broadcast_to(pitch, time.shape)
     return np.sin(2 * np.pi * np.cumsum(frequency) * (time[1] - time[0]))
 
@@ -51,7 +50,16 @@ def _noise(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarr
 
 
 def noise_band(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    """A dying burst of noise about an octave wide, so that noise has a pitch: times (T,) -> waveform (T,)."""
+    """Return a decaying burst of noise about an octave wide, so that noise has a pitch.
+
+    Args:
+        time: (T,), in seconds.
+        pitch: Centre of the band in Hz.
+        rng: Source of all randomness.
+
+    Returns:
+        Waveform, (T,).
+    """
     frequencies = np.fft.rfftfreq(len(time), time[1] - time[0])
     octaves = np.log2(np.maximum(frequencies, 1) / pitch)
     spectrum = np.fft.rfft(rng.standard_normal(len(time))) * np.exp(-((2 * octaves) ** 2))
@@ -59,18 +67,27 @@ def noise_band(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.n
 
 
 def fade(time: np.ndarray) -> np.ndarray:
-    """Factors (T,) that let a sound begin and end within 10 ms, so that nothing clicks."""
+    """Return factors (T,) for times (T,) that fade a clip in and out within 10 ms, so that it does not click."""
     return np.minimum(1, np.minimum(time, time[::-1]) / 0.01)
 
 
 def _pluck(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    # A plucked string: higher harmonics are weaker and die sooner.
+    # A plucked string: higher harmonics are weaker and decay faster.
     partials = (_tone(time, n * pitch) / n * np.exp(-3.0 * n * time) for n in range(1, 7))
     return sum(partials, np.zeros_like(time))
 
 
 def tremolo(time: np.ndarray, pitch: float, speed: float) -> np.ndarray:
-    """A sine that swells and fades `speed` times a second: times (T,) -> waveform (T,)."""
+    """Return a sine with a tremolo.
+
+    Args:
+        time: (T,), in seconds.
+        pitch: Pitch in Hz.
+        speed: Frequency of the tremolo in Hz.
+
+    Returns:
+        Waveform, (T,).
+    """
     return _tone(time, pitch) * (0.5 + 0.5 * np.sin(2 * np.pi * speed * time))
 
 
@@ -82,7 +99,7 @@ def _chord(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarr
     return (_tone(time, pitch) + _tone(time, pitch * 2 ** (4 / 12)) + _tone(time, pitch * 2 ** (7 / 12))) / 3
 
 
-SOUND_CLASSES: dict[str, Sound] = {
+AUDIO_CLASSES: dict[str, Maker] = {
     "sine": _sine,
     "square": _square,
     "sweep up": _sweep_up,
@@ -94,32 +111,39 @@ SOUND_CLASSES: dict[str, Sound] = {
 }
 
 
-def synth_sounds(
+def synth_audio(
     per_class: int = 100, rate: int = 8000, seconds: float = 1.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Short sounds whose class is their timbre, contour or envelope; pitch, loudness, onset and background noise vary.
+    """Synthesise clips whose class is their timbre, contour or envelope; pitch, loudness, onset and noise are random.
+
+    Args:
+        per_class: Number of clips per class.
+        rate: Sampling rate in Hz.
+        seconds: Length of a clip in seconds.
+        seed: Seed of all randomness.
 
     Returns:
-        int16 (8 * per_class, T) with T = rate * seconds, and labels int64 of `SOUND_CLASSES`, class after class.
+        Waveforms int16 (8 * per_class, T), where T = rate * seconds, and their `AUDIO_CLASSES` int64 (8 * per_class,),
+        sorted by class.
     """
     length = round(rate * seconds)
-    waves = np.zeros((len(SOUND_CLASSES) * per_class, length), np.int16)
-    for label, make in enumerate(SOUND_CLASSES.values()):
+    waves = np.zeros((len(AUDIO_CLASSES) * per_class, length), np.int16)
+    for label, make in enumerate(AUDIO_CLASSES.values()):
         for i in range(per_class):
             rng = np.random.default_rng(seed_of(seed, label, i))
             onset = int(rng.uniform(0, 0.2) * length)
             time = np.arange(length - onset) / rate
             wave = make(time, float(rng.uniform(150, 600)), rng)
-            sound = rng.normal(0, rng.uniform(0.001, 0.01), length)
-            sound[onset:] += rng.uniform(0.2, 0.7) * fade(time) * wave / max(1.0, np.abs(wave).max())
-            waves[label * per_class + i] = np.clip(np.rint(sound * 32767), -32768, 32767)
-    return waves, np.repeat(np.arange(len(SOUND_CLASSES)), per_class)
+            clip = rng.normal(0, rng.uniform(0.001, 0.01), length)
+            clip[onset:] += rng.uniform(0.2, 0.7) * fade(time) * wave / max(1.0, np.abs(wave).max())
+            waves[label * per_class + i] = np.clip(np.rint(clip * 32767), -32768, 32767)
+    return waves, np.repeat(np.arange(len(AUDIO_CLASSES)), per_class)
 
 
-# -------------------------------------------------------------------------------------------------- sounds with captions
+# --------------------------------------------------------------------------------------------------- audio with captions
 
 RATE = 8000
-"""Samples per second; every sound takes a second."""
+"""Sampling rate in Hz; the length of every clip is one second."""
 
 KINDS: dict[str, tuple[tuple[str, str], ...]] = {
     "sine": (("pure tone", "pure tones"), ("sine tone", "sine tones")),
@@ -131,24 +155,24 @@ KINDS: dict[str, tuple[tuple[str, str], ...]] = {
     "tremolo": (("trembling tone", "trembling tones"), ("tremolo", "tremolos")),
     "chord": (("chord", "chords"), ("three-note chord", "three-note chords")),
 }
-"""Class -> its names in captions, one and several."""
+"""Class -> its names in captions, singular and plural."""
 PITCHES: dict[str, tuple[float, float]] = {"low": (140, 180), "middle": (330, 420), "high": (800, 1000)}
-"""Hertz."""
+"""Range of the pitch in Hz."""
 LOUDNESSES: dict[str, tuple[float, float]] = {"quiet": (0.04, 0.08), "loud": (0.5, 0.9)}
-"""Largest value, of full scale."""
+"""Range of the peak, as a share of full scale."""
 STARTS: dict[str, tuple[float, float]] = {"at once": (0.0, 0.03), "late": (0.3, 0.34)}
-"""Seconds."""
+"""Range of the start in seconds."""
 LENGTHS: dict[str, tuple[float, float]] = {"short": (0.10, 0.13), "long": (0.24, 0.27)}
-"""Seconds of one event."""
+"""Range of the length of an event in seconds."""
 COUNTS = {"once": 1, "twice": 2}
-"""Events."""
+"""Number of events."""
 GAP = 0.08
-"""Seconds between two events."""
+"""Pause between two events in seconds."""
 
 HELD_OUT = {"val": 48, "test": 128}
-"""Combinations, and sounds, of the splits that are not trained on."""
+"""Number of combinations, and of clips, of the splits for evaluation."""
 PER_COMBINATION = 6
-"""Sounds of each combination in `train`."""
+"""Number of clips per combination in `train`."""
 
 _WORDS = {
     "low": ("low", "deep"),
@@ -159,11 +183,11 @@ _WORDS = {
     "short": ("short", "brief"),
     "long": ("long", "lasting"),
 }
-"""Ways to say an attribute."""
+"""Words for an attribute in captions."""
 
 
 class Combination(NamedTuple):
-    """What a captioned sound is, completely but for chance."""
+    """Attributes of a captioned clip."""
 
     kind: str
     pitch: str
@@ -174,7 +198,11 @@ class Combination(NamedTuple):
 
 
 def combinations(split: str) -> list[Combination]:
-    """The combinations of a split: 208 of `train`, 48 of `val`, 128 of `test`; no two splits share one."""
+    """Return the combinations of a split: 208 of `train`, 48 of `val`, 128 of `test`, without overlap.
+
+    Raises:
+        ValueError: If the split does not exist.
+    """
     every = [Combination(*parts) for parts in product(KINDS, PITCHES, LOUDNESSES, STARTS, LENGTHS, COUNTS)]
     mixed = [every[i] for i in permutation(len(every), seed_of("captioned sounds"))]
     first = 0
@@ -182,11 +210,19 @@ def combinations(split: str) -> list[Combination]:
         if name == split:
             return mixed[first : first + size]
         first += size
-    raise ValueError(f"no split {split!r} of captioned sounds; there are train, {', '.join(HELD_OUT)}")
+    raise ValueError(f"split {split!r} of captioned audio does not exist; choose from train, {', '.join(HELD_OUT)}")
 
 
 def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
-    """One second of it: int16 (RATE,)."""
+    """Synthesise a clip of one second with given attributes.
+
+    Args:
+        what: Attributes.
+        rng: Source of all randomness.
+
+    Returns:
+        Waveform, int16 (RATE,).
+    """
     pitch, peak, start, length = (
         rng.uniform(*bounds)
         for bounds in (PITCHES[what.pitch], LOUDNESSES[what.loudness], STARTS[what.start], LENGTHS[what.length])
@@ -194,24 +230,24 @@ def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
     time = np.arange(round(length * RATE)) / RATE
     event = _event(what.kind, time, pitch, rng)
     event = peak * fade(time) * event / np.abs(event).max()
-    sound = rng.normal(0, 0.001, RATE)
+    clip = rng.normal(0, 0.001, RATE)
     for number in range(COUNTS[what.times]):
         first = round((start + number * (length + GAP)) * RATE)
-        sound[first : first + len(event)] += event
-    return np.clip(np.rint(sound * 32767), -32768, 32767).astype(np.int16)
+        clip[first : first + len(event)] += event
+    return np.clip(np.rint(clip * 32767), -32768, 32767).astype(np.int16)
 
 
 def _event(kind: str, time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a sound of `SOUND_CLASSES`, but noise with a pitch, and a tremolo that is fast enough for a short event."""
+    """Return an event of `AUDIO_CLASSES`, but noise with a pitch, and a tremolo that is fast enough for a short event."""
     if kind == "noise burst":
         return noise_band(time, pitch, rng)
     if kind == "tremolo":
         return tremolo(time, pitch, rng.uniform(16, 20))
-    return SOUND_CLASSES[kind](time, pitch, rng)
+    return AUDIO_CLASSES[kind](time, pitch, rng)
 
 
 def captions(what: Combination, rng: np.random.Generator) -> list[str]:
-    """Four captions, each of which tells all attributes, in words drawn for each of them."""
+    """Make four captions, each of which names all attributes in random words."""
 
     def words() -> dict[str, str]:
         two = what.times == "twice"
@@ -237,7 +273,7 @@ def captions(what: Combination, rng: np.random.Generator) -> list[str]:
 
 
 def drafts(split: str) -> Iterator[UnpackedSample]:
-    """The sounds of a split, `wav` and `json`: 1,248 of `train`, 48 of `val`, 128 of `test`."""
+    """Yield the clips of a split, `wav` and `json`: 1,248 of `train`, 48 of `val`, 128 of `test`."""
     import soundfile
 
     for what in combinations(split):

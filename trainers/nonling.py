@@ -244,7 +244,7 @@ class NonLingCSE(SimCSE):
     def _nonling_loss(self, name: str, z: Tensor, batch: Batch) -> Tensor:
         config, z_all, first = self.config.nonling[name], gather(z), offset(len(z))
         if config.loss == "simclr":
-            return losses.simclr(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
+            return losses.info_nce(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
         labels = gather(batch["label"])
         if self.config.variant == "fixed":
             return losses.supcon(z, z_all, labels, config.temperature, first)

@@ -132,7 +132,7 @@ class SelfGuidance(nn.Module):
             case "opt1":
                 return losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
             case "opt2":  # [errata 3.4]
-                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.sg_opt2
+                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.info_nce
                 return formula(c, h_all[:, 0], t, first)
             case "opt3":
                 return losses.sg_opt3(c, h_all, t, first)

@@ -24,7 +24,6 @@ class ESimCSEConfig(MethodConfig):
     """Settings of ESimCSE; the defaults are the paper's for BERT-base."""
 
     name: Literal["esimcse"] = "esimcse"
-    """Name of the method; fixed, since the other settings belong to it."""
     temperature: float = Field(0.05, gt=0)
     """Temperature that cosines are divided by."""
     repetition: float = Field(0.32, ge=0, le=1)

@@ -37,10 +37,9 @@ def results_folder(storage: str | None = None) -> Path:
 
 
 def kept(place: Path, storage: str | None = None) -> Path:
-    """Redirect a path inside Ray's copy of a working directory to the results folder: ``runs/demo`` ->
-    ``~/multicse/runs/demo``.
+    """Redirect a path inside Ray's copy of a working directory to the results folder.
 
-    Other paths are returned unchanged.
+    In a job ``runs/demo`` becomes ``~/multicse/runs/demo``; other paths are returned unchanged.
 
     Args:
         place: Path that the job writes to.

@@ -281,8 +281,8 @@ def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 
 def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
     """Compute SG-BERT's L_opt1, in which only c_i are anchors; L_opt2 is `info_nce` of c and h_all.
 
-    The loss of anchor i is -log( phi(c_i, h_i) / Z_i ) with Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and phi(u,
-    v) = exp(cos(u, v) / temperature).
+    The loss of anchor i is -log( phi(c_i, h_i) / Z_i ) with Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and
+    phi(u, v) = exp(cos(u, v) / temperature).
 
     Args:
         c: Student vectors of this worker, (N, d).

@@ -66,6 +66,7 @@ class MethodConfig(BaseModel):
     """Papers cited in the model card: keys of `papers.bib`, or BibTeX entries."""
 
     name: str
+    """Name of the method; cannot be changed."""
     variant: Variant = "fixed"
     """`paper`: as printed. `released`: as the authors' code, including its defects. `fixed`: as the paper intends, with
     errors corrected. See docs/papers/errata.md."""

@@ -91,7 +91,7 @@ def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, o
     Args:
         anchors: Embeddings of this worker, (N, d).
         candidates: Embeddings of all workers, (M, d). Row i + offset is the positive of anchor i, all others are negatives.
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature, scalar (); cosine similarities are divided by it.
         offset: Row of `candidates` that belongs to the first anchor.
 
     Returns:
@@ -364,7 +364,7 @@ def contrastive(
         texts: Embeddings of the texts of this worker, (N, d).
         items_all: Item embeddings of all workers, (M, d).
         texts_all: Text embeddings of all workers, (M, d).
-        scale: Logit scale (inverse temperature); cosine similarities are multiplied by it.
+        scale: Logit scale (inverse temperature), scalar (); cosine similarities are multiplied by it.
         offset: Row of `items_all` that is the first row of `items`.
 
     Returns:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-ARRAY = re.compile(r"(?!Callable)(.*\W)?(Tensor|ndarray|NDArray)\b")
+ARRAY = re.compile(r"(?!Callable|dict|Mapping)(.*\W)?(Tensor|ndarray|NDArray)\b")
 SHAPE = re.compile(r"\((|\.\.\.|(\.\.\.|[\w .+*/-]+),[^()]*)\)")  # (N, d), (M,), (..., d), (...), or () for a scalar
 PACKAGES = ("data", "models", "evaluation", "trainers")
 FILES = {path: ast.parse(path.read_text("utf-8")) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}

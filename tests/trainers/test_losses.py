@@ -1,4 +1,4 @@
-"""The formulas against golden values (computed independently in numpy)."""
+"""Loss functions compared with golden values, which were computed independently in NumPy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_golden_values(value: Callable[[], Tensor], golden: float) -> None:
 
 
 def _image_batches(batches: int, size: int = 48, classes: int = 60, per_class: int = 500) -> Tensor:
-    """Labels of random batches from the paper's image set: 60 classes of 500."""
+    """Return labels of random batches from the paper's image set: 60 classes of 500."""
     rng = np.random.default_rng(0)
     everything = np.repeat(np.arange(classes), per_class)
     return torch.from_numpy(np.stack([rng.choice(everything, size, replace=False) for _ in range(batches)]))
@@ -84,14 +84,14 @@ def test_same_class_images_are_common_in_a_batch() -> None:
     assert losses.supcon(views, views, batches[0]) - losses.nt_xent(views, views) > 1
 
 
-def test_supcon_eq4_refuses_a_batch_of_one_class() -> None:
+def test_supcon_eq4_refuses_a_batch_with_a_single_class() -> None:
     with pytest.raises(ValueError):
         losses.supcon_eq4(A, B, torch.full((4,), 7))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    """Under autocast and from half inputs: the same number as float32 from the rounded inputs."""
+    """With autocast and half-precision inputs, the result equals float32 on the rounded inputs."""
     z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
     views = torch.stack([z1, z2], dim=1)
     y = torch.arange(16) % 5

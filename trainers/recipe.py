@@ -110,7 +110,7 @@ class EvaluationConfig(Settings):
     watch: tuple[str, ...] = ()
     """Additional development tasks that are logged at every evaluation."""
     final: tuple[str, ...] = ()
-    """Test tasks, evaluated once before training and once after it with the selected checkpoint."""
+    """Test tasks, evaluated once before training and once after it."""
     eval_steps: int = Field(125, gt=0)
     """Steps between two evaluations, each of which may select the checkpoint."""
     patience: int | None = Field(None, gt=0)

@@ -1,4 +1,4 @@
-"""ESimCSE (Wu et al., COLING 2022): SimCSE whose positive repeats some of its words, with a queue of further negatives."""
+"""ESimCSE (Wu et al., COLING 2022): SimCSE with repeated words in the positive, and a queue of further negatives."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ class ESimCSEConfig(MethodConfig):
     """Settings of ESimCSE; the defaults are the paper's for BERT-base."""
 
     name: Literal["esimcse"] = "esimcse"
-    """Name of the method; fixed, since the other settings belong to it."""
     temperature: float = Field(0.05, gt=0)
-    """Temperature that cosines are divided by."""
+    """Softmax temperature: cosine similarities are divided by it."""
     repetition: float = Field(0.32, ge=0, le=1)
-    """Largest share of a sentence's words that are repeated."""
+    """Maximum share of a sentence's words that are repeated."""
     queue: int = Field(160, gt=0)
-    """Vectors of earlier sentences that serve as negatives: 2.5 batches of 64."""
+    """Number of earlier sentences that serve as negatives: 2.5 batches of 64."""
     momentum: float = Field(0.995, ge=0, le=1)
-    """Share of the slow encoder that a step leaves as it was."""
+    """Momentum of the slow encoder: the share of its weights that is kept per step."""
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check that a sample is one text."""
         check_texts(recipe, "text", (1,), "method.name='esimcse'", "one column, txt")
 
     def build(self, encoder: TextEncoder) -> ESimCSE:
+        """Return ESimCSE with `encoder`."""
         return ESimCSE(encoder, self)
 
 
 def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Ids and mask (B, L) with some words twice: of a sentence's N tokens 0 to max(2, share x N), drawn at random."""
+    """Return ids and mask (B, L) with 0 to max(2, share x N) random words of a sentence of N words repeated."""
     words = mask.sum(1) - 2  # neither [CLS] nor [SEP]
     most = (share * words).long().clamp(min=2).minimum(words)
     count = (torch.rand(len(ids), device=ids.device) * (most + 1)).long()
@@ -54,7 +55,7 @@ def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tenso
 
 
 class ESimCSE(Method):
-    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
+    """ESimCSE on the stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
 
     sentence_encoder: TextEncoder
 
@@ -67,7 +68,7 @@ class ESimCSE(Method):
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``views`` (B, 2, d): the sentence and the one with repeated words; ``slow`` (B, d): of the momentum encoder."""
+        """Return ``views`` (B, 2, d), original and repeated words, and ``slow`` (B, d) from the momentum encoder."""
         ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
         encoder, texts = self.sentence_encoder, ((ids, mask), repeat_words(ids, mask, self.config.repetition))
         views = [encoder.project(encoder.outputs(*text).pooled) for text in texts]
@@ -76,6 +77,7 @@ class ESimCSE(Method):
         return {"views": torch.stack(views, dim=1), "slow": slow}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return InfoNCE over the sentences of all workers and the queue."""
         z, slow = features["text"]["views"], gather(features["text"]["slow"])
         candidates = torch.cat([gather(z)[:, 1], self.queue[: self.filled]])  # the sentences of all workers, then the queue
         loss = losses.info_nce(z[:, 0], candidates, self.config.temperature, offset(len(z)))
@@ -85,12 +87,13 @@ class ESimCSE(Method):
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
+        """Update the slow encoder."""
         for slow, fast in zip(self.slow.parameters(), self.sentence_encoder.parameters(), strict=True):
             slow.lerp_(fast, 1 - self.config.momentum)
 
 
 def bert_base() -> Recipe:
-    """BERT-base on a million sentences of Wikipedia, 64 at 3e-5."""
+    """Train BERT-base on a million sentences of Wikipedia, with batches of 64 and a learning rate of 3e-5."""
     return Recipe(
         name="esimcse/bert-base",
         method=ESimCSEConfig(),
@@ -103,13 +106,13 @@ def bert_base() -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline."""
+    """Train for minutes on a laptop, offline."""
     method, text = ESimCSEConfig(temperature=0.2), parts.offline_text(64)
     return parts.demo("esimcse", method, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
 
 
 def smoke() -> Recipe:
-    """Eight steps: what tests run."""
+    """Train for eight steps, as tests do."""
     return parts.smoke(demo())
 
 

@@ -1,5 +1,7 @@
-"""CLIP, CyCLIP and CLAP with sentence-embedding training ("On the language encoder of contrastive cross-modal models",
-Zhao et al. 2023): pairs of a picture or a sound with a caption, cyclic consistency, and SimCSE on captions or on NLI.
+"""CLIP, CyCLIP and CLAP with sentence losses.
+
+Zhao et al. 2023, "On the language encoder of contrastive cross-modal models". Training uses
+pairs of an image or audio clip and a caption, cyclic consistency, and SimCSE on captions or on NLI.
 """
 
 from __future__ import annotations
@@ -23,83 +25,89 @@ if TYPE_CHECKING:
 
 
 class CLIPConfig(MethodConfig):
-    """Settings of the whole family: a model of the paper is a set of weights. A loss of weight 0 costs nothing.
+    """Settings of the whole family. A model of the paper is a set of loss weights; a loss with weight 0 is not computed.
 
-    CLIP and CLAP have `contrastive` alone; Cy... adds `i_cyclic` and `c_cyclic`; ...s `captions`; ...n `nli`; ...e
+    CLIP and CLAP use `contrastive` only; Cy... adds `i_cyclic` and `c_cyclic`, ...s adds `captions`, ...n `nli`, and ...e
     `nli_sentences`.
     """
 
     citations: ClassVar[tuple[str, ...]] = ("zhao2024language",)
 
     name: Literal["clip"] = "clip"
-    """Name of the method; fixed, since the other settings belong to it."""
     tower: AnyTower = ViTTower()
-    """What encodes pictures (`vit`, `resnet`) or sounds (`htsat`, `ast`)."""
+    """Encoder of images (`vit`, `resnet`) or audio (`htsat`, `ast`)."""
     embed_dim: int = Field(512, gt=0)
-    """Dimensions of the common space."""
+    """Dimensions of the joint embedding space."""
     projection: Projection = "linear"
-    """What leads into the common space: `linear` (CLIP) or `mlp` (CLAP)."""
+    """Projection into the joint space: `linear` (CLIP) or `mlp` (CLAP)."""
     contrastive: float = Field(1.0, ge=0)
-    """Weight of the symmetric contrastive loss of items and captions."""
+    """Weight of the symmetric contrastive loss between items and captions."""
     i_cyclic: float = Field(0.0, ge=0)
     """Weight of CyCLIP's in-modal consistency (lambda_I)."""
     c_cyclic: float = Field(0.0, ge=0)
     """Weight of CyCLIP's cross-modal consistency (lambda_C)."""
     captions: float = Field(0.0, ge=0)
-    """Weight of SimCSE on the captions (L_s); their first pass also serves the contrastive loss."""
+    """Weight of SimCSE on the captions (L_s). The first encoding of a caption is also used for the contrastive loss."""
     nli: float = Field(0.0, ge=0)
-    """Weight of supervised SimCSE on NLI (L_n), from a stream `nli` of pairs or triples of its own."""
+    """Weight of supervised SimCSE on NLI (L_n), from a stream `nli` of pairs or triples."""
     nli_sentences: float = Field(0.0, ge=0)
     """Weight of SimCSE on single NLI sentences (the `e` models), from a stream `nli_sentences`."""
     temperature: float = Field(0.05, gt=0)
-    """What cosines are divided by in the sentence losses; the temperature of the contrastive loss is learned."""
+    """Softmax temperature of the sentence losses. The temperature of the contrastive loss is learned."""
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weight of every loss that is computed."""
+        """Weights of the losses that are computed."""
         names = ("contrastive", "i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
         return {name: weight for name in names if (weight := float(getattr(self, name)))}
 
     @property
     def batch_norm(self) -> bool:
+        """Return True if the tower contains BatchNorm."""
         return self.tower.batch_norm
 
     def updates(self) -> dict[str, tuple[str, ...]]:
+        """Return one update with the pairs and the NLI streams that are used."""
         return named_updates(("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the embeddings of texts and items."""
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
 
     def check_settings(self) -> None:
+        """Raise ValueError if no loss connects items with captions."""
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
-            raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")
+            raise ValueError(
+                "method.contrastive=0: no loss connects items with captions; set a weight above 0, or use SimCSE"
+            )
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the streams, the tower, the encoder's dropout and the projections."""
         self._check_streams(recipe)
         if recipe.run.mini_batch_size is not None and self.batch_norm:
             raise ValueError(
-                f"run.mini_batch_size={recipe.run.mini_batch_size}: method.tower.kind={self.tower.kind!r} has "
-                "BatchNorm, which would see "
-                "a chunk for the batch; leave run.mini_batch_size out, or choose the tower 'vit' or 'ast'"
+                f"run.mini_batch_size={recipe.run.mini_batch_size}: method.tower.kind={self.tower.kind!r} contains "
+                "BatchNorm, which would use the statistics of the mini-batch; set run.mini_batch_size None, or choose the "
+                "tower 'vit' or 'ast'"
             )
         if encoder is None:
             return
         self.tower.check()
         if self.variant == "released" and encoder.model_type != "clip_text_model":
             raise ValueError(
-                f"encoder.path is a {encoder.model_type!r} model, and method.variant='released' is the code of CyCLIP, "
-                "whose text encoder is CLIP's text transformer; choose a CLIP folder, or set method.variant to 'fixed'"
+                f"encoder.path is a {encoder.model_type!r} model, but method.variant='released' (CyCLIP's code) requires "
+                "CLIP's text transformer; choose a CLIP model, or set method.variant to 'fixed'"
             )
         sentences = next((name for name in ("captions", "nli_sentences") if name in self.weights), None)
         start: Any = recipe.encoder
         rates = (start.hidden_dropout, start.attention_dropout)
         if sentences is not None and not has_dropout(encoder, *rates):
             raise ValueError(
-                f"method.{sentences} compares two passes of a text, which are identical: the encoder has no dropout; set "
+                f"method.{sentences} compares two encodings of a text, which are identical without dropout; set "
                 f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
             )
         from multicse.models.dual_encoder import (
-            check_projection,  # not above: sentence-transformers takes seconds, which --help has not
+            check_projection,  # imported here, since sentence-transformers would delay --help by seconds
         )
 
         own = None if start.scratch else start.path
@@ -108,20 +116,20 @@ class CLIPConfig(MethodConfig):
         check_projection("method.tower.path", path, self.tower.modality, self.projection, self.embed_dim)
 
     def _check_streams(self, recipe: RecipeParts) -> None:
-        """The pairs are of the tower's modality and prepared as it expects; the sentences have the right columns."""
+        """Check that pairs have the tower's modality and preprocessing, and sentences the right number of columns."""
         stream: Any = recipe.streams["pairs"]
         kind = {"image": "image_text", "audio": "audio_text"}[self.tower.modality]
         if stream.kind != kind:
             raise ValueError(
-                f"streams.pairs.kind={stream.kind!r} where method.tower.kind={self.tower.kind!r} takes "
-                f"{self.tower.modality}s with captions; use the kind {kind!r}, or another tower"
+                f"streams.pairs.kind={stream.kind!r}: method.tower.kind={self.tower.kind!r} needs {self.tower.modality} "
+                f"with captions; use the kind {kind!r}, or another tower"
             )
         given, wanted = stream.input.model_dump(), self.tower.input.model_dump()
         for name in given:
             if given[name] != wanted[name]:
                 raise ValueError(
                     f"streams.pairs.input.{name}={given[name]!r} does not match method.tower.input.{name}={wanted[name]!r}: "
-                    "the tower would be trained on other inputs than it is evaluated on; give both the same value"
+                    "training and evaluation would use different inputs; make both equal"
                 )
         if "nli" in self.weights:
             check_texts(recipe, "nli", (2, 3), f"method.nli={self.nli}", "a pair or a triple: sent0 sent1 hard_neg")
@@ -129,12 +137,15 @@ class CLIPConfig(MethodConfig):
             check_texts(recipe, "nli_sentences", (1,), f"method.nli_sentences={self.nli_sentences}", "one column")
 
     def build(self, encoder: TextEncoder) -> CLIP:
+        """Return the dual encoder of `encoder` and the tower, with its losses."""
         return CLIP(encoder, self)
 
 
 class CLIP(Method):
-    """Streams ``pairs``: ``image`` (B, 1, 3, S, S) or ``spectrogram`` (B, 1, frames, bins), and the tokens (B, 1, L) of one
-    caption; ``nli``: tokens (B, 2 or 3, L); ``nli_sentences``: tokens (B, 1, L).
+    """CLIP on the streams ``pairs``, ``nli`` and ``nli_sentences``.
+
+    ``pairs`` contains ``image`` (B, 1, 3, S, S) or ``spectrogram`` (B, 1, frames, bins), and the tokens (B, 1, L) of one
+    caption; ``nli`` contains tokens (B, 2 or 3, L), and ``nli_sentences`` tokens (B, 1, L).
     """
 
     FIELDS = {"image": "image", "audio": "spectrogram"}
@@ -147,15 +158,16 @@ class CLIP(Method):
         self.config = config
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
-        # Cosines alone have no scale, and DDP waits for the gradient of everything that is learned.
+        # The other losses do not use the scale, and DDP waits for the gradient of every trained parameter.
         self.sentence_encoder.logit_scale.requires_grad_("contrastive" in config.weights)
 
     @property
     def loss_weights(self) -> dict[str, float]:
+        """Return the weights of the settings."""
         return self.config.weights
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``texts`` (B, V, d), all views in one forward, and for pairs ``items`` (B, d); unit vectors."""
+        """Return unit vectors: ``texts`` (B, V, d), all views in one forward pass, and for pairs ``items`` (B, d)."""
         tokens = list(batch.texts())
         if tokens[0].shape[1] == 1 and (stream == "nli_sentences" or "captions" in self.config.weights):
             tokens = [tensor.expand(-1, 2, -1) for tensor in tokens]  # two dropout masks
@@ -166,6 +178,7 @@ class CLIP(Method):
         return {"texts": texts, "items": self.sentence_encoder.items(inputs)}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the losses whose weight is above 0, with the logit scale as metric."""
         out: dict[str, Tensor] = {}
         weights = self.config.weights
         texts, items = features["pairs"]["texts"], features["pairs"]["items"]
@@ -183,16 +196,17 @@ class CLIP(Method):
         for name in ("nli", "nli_sentences"):
             if name in weights:
                 out[name] = self._sentences(features[name]["texts"])
-        if self.config.variant == "paper":  # [errata 4.1, 4.2] sums over the batch, and the two directions added
+        if self.config.variant == "paper":  # [errata 4.1, 4.2] sums over the batch and over the two directions
             out = {name: loss * world_size() * len(features[_stream(name)]["texts"]) for name, loss in out.items()}
             out |= {"contrastive": 2 * out["contrastive"]} if "contrastive" in out else {}
         return StepOutput(out, {"logit_scale": self.sentence_encoder.scale.detach()})
 
     def after_step(self, step: int) -> None:
+        """Clamp the logit scale."""
         self.sentence_encoder.clamp_scale()
 
     def _sentences(self, z: Tensor) -> Tensor:
-        """SimCSE of z (B, V, d): two views, and perhaps a contradiction."""
+        """Compute SimCSE of z (B, V, d): two views, and for V = 3 a contradiction."""
         z_all = gather(z)
         hard = z_all[:, 2] if z.shape[1] == 3 else None
         return losses.simcse(z[:, 0], z_all[:, 1], hard, self.config.temperature, offset=offset(len(z)))

@@ -1,9 +1,9 @@
-"""The one place that knows how many workers there are.
+"""Communication between workers; the only module that depends on their number.
 
-Losses are means over a worker's own rows against the rows of all workers, and DDP averages the gradients of the
-workers. The gradient of the whole batch's loss then needs every worker's contribution to a gathered row, so the
-gather's backward sums over the workers and keeps the slice that came from here. (The released SimCSE gathers without
-gradient, which leaves 1/world_size of the gradient: harmless to Adam alone, not to clipping or SGD.)
+Losses are means over a worker's own rows, compared with the rows of all workers, and DDP averages the gradients of the
+workers. The gradient of the global batch's loss then needs the contribution of every worker to a gathered row, so the
+backward pass of `gather` sums over the workers and keeps this worker's slice. (The released SimCSE gathers without
+gradients, which leaves 1/world_size of the gradient: harmless with Adam alone, but not with clipping or SGD.)
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ ALL_GATHER, REDUCE_SCATTER = "all_gather_single", "reduce_scatter_single"
 if not hasattr(dist, ALL_GATHER):  # before torch 2.13
     ALL_GATHER, REDUCE_SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
 BUCKET = 2**25
-"""Bytes of gradients that are averaged in one call: few calls, of which the first ones run while others are prepared."""
+"""Bytes of gradients that are averaged per call. Calls are few, and the first ones run while later buckets are prepared."""
 
 
 def world_size() -> int:
-    """Number of workers; 1 when torch.distributed is not initialised."""
+    """Return the number of workers; 1 if torch.distributed is not initialised."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This worker's number; 0 when torch.distributed is not initialised."""
+    """Return the index of this worker; 0 if torch.distributed is not initialised."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def offset(n: int) -> int:
-    """Where this worker's n rows begin among the gathered rows."""
+    """Return the index of this worker's first row among the gathered rows, for n rows per worker."""
     return rank() * n
 
 
 def gather(x: Tensor) -> Tensor:
-    """Rows of all workers in order of rank: (N, ...) -> (world_size N, ...), carrying gradients.
+    """Gather the rows of all workers in order of rank, with gradients. A collective call.
 
-    Every worker must hold equally many rows, and all must call it in the same order.
+    Args:
+        x: (N, ...), with the same N on every worker.
+
+    Returns:
+        (world_size N, ...).
     """
     if world_size() == 1:
         return x
@@ -47,7 +51,11 @@ def gather(x: Tensor) -> Tensor:
 
 
 def average(tensors: list[Tensor]) -> None:
-    """Put the mean over all workers into each tensor, as DDP does with gradients; all must call it with the same ones."""
+    """Average tensors over all workers in place, as DDP averages gradients. A collective call.
+
+    Args:
+        tensors: Tensors of any shapes (...), the same ones on every worker.
+    """
     if world_size() == 1:
         return
     buckets: list[list[Tensor]] = []
@@ -64,11 +72,11 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def synchronised(module: nn.Module) -> nn.Module:
-    """Give every BatchNorm of a module statistics over all workers, by torch's SyncBatchNorm, which works on CUDA alone.
+    """Synchronise the statistics of every BatchNorm of a module over all workers, with torch's SyncBatchNorm (CUDA only).
 
     Returns:
-        The module itself, changed, unless it is a BatchNorm. Names, parameters, buffers, flags and hooks stay;
-        `convert_sync_batchnorm` would lose the hooks, HTSAT's SpecAugment among them.
+        The same module, changed in place, unless it is a BatchNorm itself. Names, parameters, buffers, flags and hooks are
+        kept; `convert_sync_batchnorm` would lose the hooks, for example HTSAT's SpecAugment.
     """
     for name, child in module.named_children():
         setattr(module, name, synchronised(child))

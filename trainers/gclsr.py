@@ -1,4 +1,4 @@
-"""GCLSR (Applied Sciences 2023): word vectors, augmented word by word, a TextCNN, and SimSiam on groups of dimensions."""
+"""GCLSR (Applied Sciences 2023): word vector augmentation, a TextCNN, and a SimSiam loss on groups of dimensions."""
 
 from __future__ import annotations
 
@@ -20,87 +20,100 @@ if TYPE_CHECKING:
 
 
 class GroupsConfig(BaseModel):
-    """Settings of what the two views of a sentence go through to be compared, group by group."""
+    """Settings of the projector, the predictor and the grouped loss, by which two views of a sentence are compared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     place: ClassVar[str] = "method.groups"
 
     width: int = Field(4096, gt=0)
-    """Width of the projector's three layers, which serve training only."""
+    """Width of the projector's three layers, which are used in training only."""
     bottleneck: int = Field(1024, gt=0)
     """Width of the predictor's hidden layer."""
     group_size: int | None = Field(16, gt=0)
-    """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
+    """Dimensions per group; each group contributes one cosine to the loss. It must divide width. If None, one cosine over
+    all dimensions."""
     stop_gradient: bool = True
-    """Whether targets are constants. Without, the vectors collapse [errata 5.4]."""
+    """Stop the gradient of the targets. Otherwise the embeddings collapse [errata 5.4]."""
 
     def check_settings(self) -> None:
-        """Raise ValueError, which names the setting, for settings that contradict each other."""
+        """Raise ValueError, which names the setting, if the groups do not divide the width."""
         if self.group_size is not None and self.width % self.group_size:
             raise ValueError(
                 f"{self.place}.group_size={self.group_size} does not divide {self.place}.width={self.width}; "
-                "all groups have one size"
+                "choose a divisor"
             )
 
 
 class GCLSRConfig(GroupsConfig, MethodConfig):
-    """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
+    """Settings of GCLSR. The filters are settings of the encoder (`encoder.regions`, `encoder.filters`)."""
 
     citations: ClassVar[tuple[str, ...]] = ("wang2023grouped",)
     encoder_kind: ClassVar[str] = "word vectors"
     place: ClassVar[str] = "method"
 
     name: Literal["gclsr"] = "gclsr"
-    """Name of the method; fixed, since the other settings belong to it."""
     augmentation: Literal["pwva", "none"] = "pwva"
-    """`pwva`: partial word vector augmentation makes the views. `none`: they are the texts themselves."""
+    """How views are created. `pwva`: partial word vector augmentation. `none`: the texts themselves."""
     partial: float = Field(0.5, ge=0, le=1)
-    """Share of words whose vector is augmented; 1: full augmentation. The paper does not say it."""
+    """Share of words whose vector is augmented; 1 is full augmentation. The paper does not specify it."""
     kinds: tuple[float, float, float, float] = (0.5, 0.2, 0.2, 0.1)
-    """How often Gaussian noise, zeros, background noise and the Fourier transform are drawn (released code)."""
+    """Relative frequencies of Gaussian noise, zeros, background noise and Fourier transform. Default: the released
+    code's."""
     noise: float = Field(0.1, ge=0)
-    """Lambda, the strength of the Gaussian noise in `paper`, which does not say it."""
+    """Strength of the Gaussian noise (lambda) in the variant `paper`. The paper does not specify it."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of components that `paper` sets to zero, which does not say it either."""
+    """Share of components set to zero in the variant `paper`. The paper does not specify it."""
     attention: Literal["none", "training", "always"] | None = None
-    """Parameter-free attention before the filters. None: in training only, in `paper` always [errata 5.1]."""
+    """When the parameter-free attention before the filters is used. If None, in training only; in the variant `paper`
+    always [errata 5.1]."""
     weighting: Literal["importance", "softmax"] = "importance"
-    """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
-    the softmax of their scores, with which section 3.2 compares it."""
+    """How attention changes a word vector. `importance`: it is multiplied by the word's importance (Algorithm 1).
+    `softmax`: it is replaced by a mean over all words, weighted by the softmax of their scores as in BERT (compared in
+    section 3.2)."""
 
     def check_settings(self) -> None:
+        """Check groups, augmentation and attention."""
         super().check_settings()
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
-            raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
+            raise ValueError(f"method.kinds={self.kinds}: frequencies must be finite and at least 0, and one above 0")
         if self.weighting == "softmax" and self.attention == "none":
-            raise ValueError("method.weighting='softmax' is a form of attention; method.attention='none' leaves it out")
+            raise ValueError("method.weighting='softmax' requires attention; set method.attention to 'training' or 'always'")
         if self.variant != "paper" and (self.noise, self.dropout) != (0.1, 0.1):
             raise ValueError(
-                f"method.noise={self.noise}, method.dropout={self.dropout}: only method.variant='paper' has these; "
-                f"{self.variant!r} scales its noise to the word and zeroes runs of components"
+                f"method.noise={self.noise}, method.dropout={self.dropout}: only method.variant='paper' uses these; "
+                f"{self.variant!r} scales the noise to the word and zeroes runs of components. Leave them at 0.1"
             )
 
     @property
     def batch_norm(self) -> bool:
+        """Return True: projector and predictor contain BatchNorm."""
         return True
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the number of texts per sample, and their length."""
         hint = "one column, txt, or two views of it, original and translation"
         check_texts(recipe, "text", (1, 2), f"method.name={self.name!r}", hint)
         stream: Any = recipe.streams["text"]
         words: Any = recipe.encoder
-        if stream.max_length > words.max_words:  # a longer sentence would be cut twice, the first time by the stream
+        if stream.max_length > words.max_words:
             raise ValueError(
-                f"streams.text.max_length={stream.max_length} is more than encoder.max_words={words.max_words}, which every "
-                "sentence is cut at; give at most that"
+                f"streams.text.max_length={stream.max_length} is larger than encoder.max_words={words.max_words}, at which "
+                "every sentence is truncated; set it to at most that"
             )
 
     def build(self, encoder: WordEncoder) -> GCLSR:
+        """Return GCLSR with `encoder`."""
         return GCLSR(encoder, self)
 
 
 class Groups(nn.Module):
-    """SimSiam's projector and predictor, and the loss of two views behind them: cosines of groups of dimensions."""
+    """SimSiam's projector and predictor, and a loss on cosines of groups of dimensions.
+
+    Args:
+        size: Dimensions of the views.
+        config: Widths, group size and stop-gradient.
+        norm_at_end: Whether the projector ends with BatchNorm.
+    """
 
     def __init__(self, size: int, config: GroupsConfig, norm_at_end: bool = True) -> None:
         super().__init__()
@@ -111,8 +124,14 @@ class Groups(nn.Module):
         self.predictor = nn.Sequential(*_layer(w, h), nn.Linear(h, w))
 
     def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """Projections z and predictions p (B, 2, width) of one or two views (B, d), each alone, so that BatchNorm sees them
-        apart, as SimSiam does."""
+        """Project one or two views separately, so that BatchNorm has separate statistics, as in SimSiam.
+
+        Args:
+            views: One or two tensors (B, d).
+
+        Returns:
+            Projections z and predictions p, (B, 2, width) each.
+        """
         found = []
         for y in views:
             z = self.projector(y)
@@ -121,14 +140,21 @@ class Groups(nn.Module):
         return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
 
     def compare(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """The loss of one or two views (B, d), and their projections (B, 2, width)."""
+        """Compute the symmetric loss of one or two views, each (B, d).
+
+        Args:
+            views: One or two tensors (B, d).
+
+        Returns:
+            Scalar loss, and the projections (B, 2, width).
+        """
         z, p = self.projections(views)
         target = z.detach() if self.config.stop_gradient else z
         return losses.grouped_cosine(p, target.flip(1), self.config.group_size), z  # D(p1, z2) and D(p2, z1)
 
 
 class GCLSR(Method):
-    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 views made before (EDA, translation)."""
+    """GCLSR on the stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L); V = 2 for prepared views (translations)."""
 
     sentence_encoder: WordEncoder
 
@@ -137,11 +163,11 @@ class GCLSR(Method):
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
         encoder.attention, encoder.softmax = self.attention == "always", config.weighting == "softmax"
-        # [errata 5.3] Whether there is a BatchNorm behind the last layer.
+        # [errata 5.3]
         self.groups = Groups(encoder.hidden_size, config, norm_at_end=config.variant != "paper")
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Embeddings (B, d) of the ``first`` and the ``second`` view; of the first alone where they are the same."""
+        """Return embeddings (B, d) of the ``first`` and the ``second`` view, or of the first only if both are identical."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         if self.config.augmentation != "none":
             ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)
@@ -154,7 +180,7 @@ class GCLSR(Method):
             if words.device.type == "cpu":
                 there = mask.bool()
                 words[there] = self._augmented(words[there])
-            else:  # padding as well, which is not looked at: a GPU would be waited for to leave it out
+            else:  # including padding, which is ignored later; its exclusion would synchronise with the GPU
                 words = self._augmented(words.flatten(0, 1)).view_as(words)
         return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
 
@@ -172,16 +198,18 @@ class GCLSR(Method):
         )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the loss ``text``, with the spread of embeddings and projections as metrics."""
         loss, z = self.groups.compare(features["text"].values())
         seen = {"embedding_spread": features["text"]["first"], "projection_spread": z[:, 0]}
         return StepOutput({"text": loss}, {name: losses.spread(vectors.detach()) for name, vectors in seen.items()})
 
     def param_groups(self, update: str) -> dict[str, list[nn.Parameter]]:
+        """Return the groups ``base`` and ``predictor``."""
         predictor = list(self.groups.predictor.parameters())
         known = {id(p) for p in predictor}
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
 
 
 def _layer(d_in: int, d_out: int) -> tuple[nn.Module, ...]:
-    """Linear, BatchNorm, which makes a bias pointless, ReLU."""
+    """Return Linear, BatchNorm and ReLU; the linear layer has no bias, since BatchNorm would remove it."""
     return nn.Linear(d_in, d_out, bias=False), nn.BatchNorm1d(d_out), nn.ReLU()

@@ -1,7 +1,7 @@
-"""Where a Ray job keeps its results when it runs in Ray's copy of the folder that it was sent (``--working-dir``).
+"""Location of a Ray job's results if the job runs in Ray's copy of its working directory (``--working-dir``).
 
-Ray removes the copy after the job. Paths in it are therefore moved to a folder that stays: ``MULTICSE_STORAGE`` if that is a
-folder, otherwise ``~/multicse`` of the machine that runs the driver.
+Ray deletes the copy after the job. Paths inside it are therefore redirected to a persistent folder: ``MULTICSE_STORAGE`` if
+that is a folder, otherwise ``~/multicse`` on the machine of the driver.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 STORAGE = "MULTICSE_STORAGE"
-"""Environment variable for ``run.storage``; a folder in it also replaces ``~/multicse``."""
+"""Environment variable for ``run.storage``; if it is a folder, it also replaces ``~/multicse``."""
 RAY_COPIES = "working_dir_files"
-"""Ray's name for the folder of the copies in which jobs with a working directory run."""
+"""Ray's name for the folder that contains the copies of working directories."""
 _COPY = re.compile(rf'/[^":=?]*?/{RAY_COPIES}/[^/":]+/')
 
 
 def in_copy(place: Path | None = None) -> bool:
-    """Return whether a path, by default the current folder, is in Ray's copy of a job's folder."""
+    """Return True if a path, by default the current folder, is inside Ray's copy of a working directory."""
     return RAY_COPIES in (place or Path()).absolute().parts
 
 
 def results_folder(storage: str | None = None) -> Path:
-    """Return the folder that keeps the results of jobs.
+    """Return the folder for the results of jobs.
 
     Args:
-        storage: Value of ``run.storage``. Default: ``MULTICSE_STORAGE``. Bucket URLs are ignored: models and tracking are
-            written to a disk. Relative paths start at the home folder.
+        storage: Value of ``run.storage``. Default: ``MULTICSE_STORAGE``. Bucket URLs are ignored, since models and tracking
+            are written to disk. Relative paths start at the home folder.
     """
     place = (storage or os.environ.get(STORAGE) or "").removeprefix("file://")
     return Path.home() / (Path(place).expanduser() if place and "://" not in place else "multicse")
 
 
 def kept(place: Path, storage: str | None = None) -> Path:
-    """Return a path outside Ray's copy of a job's folder: ``runs/demo`` becomes ``~/multicse/runs/demo`` in a job.
+    """Redirect a path inside Ray's copy of a working directory to the results folder.
 
-    Other paths are returned as they are.
+    In a job ``runs/demo`` becomes ``~/multicse/runs/demo``; other paths are returned unchanged.
 
     Args:
         place: Path that the job writes to.
@@ -52,14 +52,14 @@ def kept(place: Path, storage: str | None = None) -> Path:
 
 
 def left_out(place: str) -> str | None:
-    """Return the ignore file because of which Ray did not send a path to a job's copy of its folder; None if there is none.
+    """Return the ignore file that made Ray omit a path from its copy of the working directory, or None.
 
-    Ray says nothing of what it leaves out, so that a path just does not exist in the job.
+    Ray does not report omitted files; in the job the path does not exist.
     """
     path = Path(os.path.abspath(place))
     if not in_copy(path) or path.exists():
         return None
-    from ray._private.thirdparty.pathspec import PathSpec  # the one that Ray decides by
+    from ray._private.thirdparty.pathspec import PathSpec  # Ray's own rules
 
     root = path.parts.index(RAY_COPIES) + 2
     for depth in range(root, len(path.parts)):
@@ -73,11 +73,11 @@ def left_out(place: str) -> str | None:
 
 @contextlib.contextmanager
 def results_in(folder: Path, first: bool = True) -> Iterator[None]:
-    """Print the folder of the results before and after the body, in jobs that run in a copy.
+    """Print the results folder before and after the body, in jobs that run in a copy.
 
     Args:
         folder: Folder of the results.
-        first: Whether to print the line before the body.
+        first: If False, nothing is printed before the body.
     """
     if first:
         announce(folder)
@@ -87,27 +87,27 @@ def results_in(folder: Path, first: bool = True) -> Iterator[None]:
 
 
 def announce(folder: Path) -> None:
-    """Print where the results of a job will be, if it runs in a copy."""
+    """Print where the results of a job will be stored, if it runs in a copy."""
     if in_copy():
         print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
 
 
 def without_copies(text: str) -> str:
-    """Return a recipe's JSON with paths in copies that Ray has removed made relative to the current folder.
+    """Return a recipe's JSON in which paths inside deleted Ray copies are relative to the current folder.
 
-    The recipe of a job can then be run again in a clone.
+    This makes the recipe of a finished job usable in a clone.
     """
     return _COPY.sub(lambda match: match[0] if Path(match[0]).is_dir() else "", text)
 
 
 def refuse_unwritable(setting: str, folder: Path) -> None:
-    """Raise ValueError if a folder, or the nearest existing one above it, is a file or cannot be written to.
+    """Raise ValueError if a folder, or its nearest existing parent, is a file or is not writable.
 
-    It is tried, since permissions do not show it: an administrator cannot write to /proc or a read-only disk either.
+    It tries to write, since permissions are not sufficient: root cannot write to /proc or to a read-only disk either.
 
     Args:
-        setting: Setting that the error begins with.
-        folder: Folder of the setting.
+        setting: Setting that the error names first.
+        folder: Value of the setting.
     """
     there = next(place for place in (folder, *folder.resolve().parents) if place.exists())
     if not there.is_dir():

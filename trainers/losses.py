@@ -1,10 +1,10 @@
-"""The formulas: pure functions of tensors that know nothing of models, streams or processes.
+"""Loss functions on tensors, independent of models, streams and processes.
 
-Every loss is the mean over the *local* rows (N of them); what they are compared with are the rows of *all* workers
-(M of them), and ``offset`` is where the local rows begin among those. In one process N = M and ``offset`` = 0. The mean
-over workers of these losses is the loss of the whole batch when every worker holds equally many rows.
+A loss is the mean over the N rows of this worker, which are compared with the M rows of all workers; `offset` is the index
+of this worker's first row among the M rows. In a single process N = M and `offset` = 0. The mean of a loss over the workers
+is the loss of the global batch if all workers have the same number of rows.
 
-Half-precision inputs are computed in float32 with autocast off; float64 stays float64.
+Half-precision inputs are computed in float32 with autocast disabled; float64 inputs stay float64.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ P = ParamSpec("P")
 
 
 def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Run a formula in float32 (or the float64 it is given) whatever autocast says: similarities over a temperature of
-    .05 reach ±20, where bfloat16 has steps of .125."""
+    """Decorate a formula so that it computes in float32 (float64 for float64 inputs), also under autocast.
+
+    Similarities divided by a temperature of 0.05 reach ±20, where bfloat16 has a resolution of 0.125.
+    """
 
     def full(value: object) -> object:
         return value.float() if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
@@ -31,7 +33,7 @@ def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu")
         with torch.autocast(device, enabled=False):
-            # `full` keeps what is no tensor.
+            # `full` returns other values unchanged.
             return formula(*map(full, args), **{name: full(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 
     return wrapped
@@ -39,17 +41,34 @@ def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
 @full_precision
 def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
-    """cos(a_i, b_j) as a matrix (N, M), from a (N, d) and b (M, d)."""
+    """Compute the cosine similarity of all pairs of rows.
+
+    Args:
+        a: (N, d).
+        b: (M, d).
+
+    Returns:
+        Matrix (N, M) of cos(a_i, b_j).
+    """
     return F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).T
 
 
 @full_precision
 def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
-    """Vectors z (..., d) without the mean of z_all (..., d), those of all workers, and without its correlations: whitening
-    (Su et al. 2021) by a batch (Ermolov et al. 2021, W-MSE), up to a rotation, which no cosine sees.
+    """Whiten vectors with the mean and covariance of a batch, up to a rotation, which does not affect cosines.
 
-    `shrinkage` s has the covariance S be (1 - s) S + s trace(S) / d I: batches have fewer rows than dimensions, so a little
-    is needed; 1 takes the mean off and keeps the directions.
+    Args:
+        z: Vectors of this worker, (..., d).
+        z_all: Vectors of all workers, (..., d); their mean and covariance are used.
+        shrinkage: Weight s in [0, 1] of the shrunk covariance (1 - s) S + s trace(S) / d I. It should be above 0, since a
+            batch usually has fewer rows than dimensions. With 1 the vectors are only centred.
+
+    Returns:
+        Whitened vectors, (..., d).
+
+    References:
+        Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.
+        Ermolov et al., Whitening for Self-Supervised Representation Learning, ICML 2021 (W-MSE).
     """
     rows = z_all.flatten(0, -2)
     mean = rows.mean(0)
@@ -59,7 +78,7 @@ def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
     size = covariance.diagonal().mean()
     identity = torch.eye(len(mean), dtype=z.dtype, device=z.device)
     matrix = (1 - shrinkage) * covariance + shrinkage * size * identity
-    # A GPU would be waited for to raise an error. There the loss is NaN, which stops a run.
+    # On a GPU the check would synchronise. There the loss becomes NaN instead, which stops the run.
     root, failed = torch.linalg.cholesky_ex(matrix, check_errors=matrix.device.type == "cpu")
     root = torch.where(failed == 0, root, torch.nan)
     return torch.linalg.solve_triangular(root, (z - mean).flatten(0, -2).T, upper=False).T.unflatten(0, z.shape[:-1])
@@ -67,9 +86,16 @@ def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
 
 @full_precision
 def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, offset: int = 0) -> Tensor:
-    """-log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset, mean over i.
+    """Compute InfoNCE: -log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset.
 
-    anchors (N, d), candidates (M, d) of which row i + offset is the positive of anchor i and all others are negatives.
+    Args:
+        anchors: Embeddings of this worker, (N, d).
+        candidates: Embeddings of all workers, (M, d). Row i + offset is the positive of anchor i, all others are negatives.
+        temperature: Softmax temperature, scalar (); cosine similarities are divided by it.
+        offset: Row of `candidates` that belongs to the first anchor.
+
+    Returns:
+        Scalar loss, the mean over anchors.
     """
     logits = cosine_similarity(anchors, candidates) / temperature
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device) + offset)
@@ -84,10 +110,22 @@ def simcse(
     hard_negative_log_weight: float = 0.0,
     offset: int = 0,
 ) -> Tensor:
-    """SimCSE, one direction (z1 -> z2); NonLing-CSE eq. 2 without and eq. 3 with hard negatives.
+    """Compute the SimCSE loss in one direction (z1 -> z2), optionally with hard negatives.
 
-    z1 (N, d) local first views; z2 (M, d) second views and z3 (M, d) hard negatives of all workers. The log weight is
-    added to the logit of an anchor's *own* hard negative only (0 is weight 1), as the released SimCSE does.
+    Args:
+        z1: First views of this worker, (N, d).
+        z2: Second views of all workers, (M, d).
+        z3: Hard negatives of all workers, (M, d), or None.
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        hard_negative_log_weight: Added to the logit of an anchor's *own* hard negative only, as in the released SimCSE; 0 is
+            weight 1.
+        offset: Row of `z2` that belongs to the first anchor.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        Gao et al., SimCSE, EMNLP 2021, eq. 4 and 5; NonLing-CSE, eq. 2 (no hard negatives) and eq. 3.
     """
     own = torch.arange(len(z1), device=z1.device)
     logits = cosine_similarity(z1, z2) / temperature
@@ -98,20 +136,29 @@ def simcse(
     return F.cross_entropy(logits, own + offset)
 
 
-def simclr(view1: Tensor, view2: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """NonLing-CSE eq. 5 and 7: view1 (N, d) local against view2 (M, d) of all workers, one direction."""
-    return info_nce(view1, view2, temperature, offset)
-
-
 @full_precision
 def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """NonLing-CSE eq. 4 and 6 as printed: -log( sum_{j of i's class} e^s_ij / sum_{j of other classes} e^s_ij ).
+    """Compute the supervised loss as NonLing-CSE prints it.
 
-    view1 (N, d) local; view2 (M, d) and labels (M,) of all workers. Positives (i itself among them) are summed inside
-    one log and are absent from the denominator, so the loss can be negative.
+    The loss of anchor i is -log( sum_{j of i's class} e^s_ij / sum_{j of other classes} e^s_ij ). The positives, i itself
+    included, are summed inside one log and are missing in the denominator, so the loss can be negative.
 
-    Raises ValueError when the batch has one class only: the denominator is then empty. On a GPU, which would have to be
-    waited for, the loss is infinite instead, which stops a run.
+    Args:
+        view1: First views of this worker, (N, d).
+        view2: Second views of all workers, (M, d).
+        labels: Class labels of all workers, (M,).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `view2` that belongs to the first anchor.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    Raises:
+        ValueError: If all labels are equal, so that the denominator is empty. On a GPU, where the check would synchronise,
+            the loss is infinite instead, which stops the run.
+
+    References:
+        NonLing-CSE, eq. 4 and 6 [errata 2.3].
     """
     if labels.device.type == "cpu" and (labels == labels[0]).all():
         raise ValueError(
@@ -126,11 +173,23 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
 
 @full_precision
 def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """Supervised contrastive loss (Khosla et al. 2020, eq. 2): mean over positives of the log-probability.
+    """Compute the supervised contrastive loss.
 
-    anchors (N, V, d) local samples with V views each, candidates (M, V, d) and labels (M,) of all workers. Every view
-    of every sample is an anchor; its positives are the other views of its sample and all views of its class, and only
-    the anchor itself is left out of the denominator.
+    Every view of every sample is an anchor. Its positives are the other views of the same sample and all views of samples
+    with the same label; the denominator contains every view except the anchor itself.
+
+    Args:
+        anchors: Embeddings of this worker, (N, V, d), with V views per sample.
+        candidates: Embeddings of all workers, (M, V, d).
+        labels: Class labels of all workers, (M,).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `candidates` that is the first row of `anchors`.
+
+    Returns:
+        Scalar loss, the mean over anchors of the mean over positives.
+
+    References:
+        Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2.
     """
     views = anchors.shape[1]
     logits = cosine_similarity(anchors.flatten(0, 1), candidates.flatten(0, 1)) / temperature
@@ -143,23 +202,53 @@ def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: flo
 
 
 def nt_xent(anchors: Tensor, candidates: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """NT-Xent (Chen et al. 2020, eq. 1): `supcon` in which every sample is a class of its own. Shapes as there."""
+    """Compute NT-Xent: `supcon` in which every sample is its own class.
+
+    Args:
+        anchors: Embeddings of this worker, (N, V, d), with V views per sample.
+        candidates: Embeddings of all workers, (M, V, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `candidates` that is the first row of `anchors`.
+
+    Returns:
+        Scalar loss, the mean over anchors and positives.
+
+    References:
+        Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020, eq. 1.
+    """
     return supcon(anchors, candidates, torch.arange(len(candidates), device=anchors.device), temperature, offset)
 
 
 def released_targets(labels: Tensor) -> Tensor:
-    """Rank of each label (M,) among the sorted distinct labels of the batch: [7, 3, 7, 5] -> [2, 0, 2, 1]."""
-    ordered, order = labels.sort()  # `torch.unique` would wait for a GPU
+    """Return the rank of each label among the sorted distinct labels: [7, 3, 7, 5] -> [2, 0, 2, 1].
+
+    Args:
+        labels: (M,).
+    """
+    ordered, order = labels.sort()  # `torch.unique` would synchronise with a GPU
     ranks = F.pad((ordered.diff() != 0).cumsum(0), (1, 0))
     return torch.zeros_like(ranks).scatter(0, order, ranks)
 
 
 @full_precision
 def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """What the released NonLing-CSE calls SupCon. DEFECTIVE, kept only to reproduce the published numbers.
+    """Compute the loss that the released NonLing-CSE calls SupCon. DEFECTIVE, kept only to reproduce the published numbers.
 
-    The rank of an anchor's label is used as the *column* of its positive (`released_targets`), so the target is an
-    unrelated sample nearly always. view1 (N, d) local; view2 (M, d) and labels (M,) of all workers.
+    The rank of an anchor's label (`released_targets`) is used as the *column* of its positive, so the target is almost
+    always an unrelated sample.
+
+    Args:
+        view1: First views of this worker, (N, d).
+        view2: Second views of all workers, (M, d).
+        labels: Class labels of all workers, (M,).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `view2` that belongs to the first anchor.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        NonLing-CSE, released code [errata 2.3].
     """
     targets = released_targets(labels)[offset : offset + len(view1)]
     return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
@@ -167,20 +256,46 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
 
 @full_precision
 def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """SG-BERT, L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members, positives in the denominator.
+    """Compute SG-BERT's L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members.
 
-    Students' vectors c (N, d) and their positives h (N, d), local; c_all and h_all (M, d) of all workers. The released
-    code has b labels for its 2b rows and cannot run [errata 3.3].
+    The denominator contains the positive. The released code has b labels for its 2b rows and cannot run.
+
+    Args:
+        c: Student vectors of this worker, (N, d).
+        h: Their positives from the teacher, (N, d).
+        c_all: Student vectors of all workers, (M, d).
+        h_all: Positives of all workers, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `c_all` that is the first row of `c`.
+
+    Returns:
+        Scalar loss.
+
+    References:
+        SG-BERT, L_base [errata 3.3].
     """
     return nt_xent(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), temperature, offset)
 
 
 @full_precision
 def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """SG-BERT, L_opt1: only c_i are anchors, so h_i are never pulled: -log phi(c_i, h_i) / Z_i with
-    Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and phi(u, v) = exp(cos(u, v) / temperature).
+    """Compute SG-BERT's L_opt1, in which only c_i are anchors; L_opt2 is `info_nce` of c and h_all.
 
-    c (N, d) local; c_all and h_all (M, d) of all workers. Mean over i.
+    The loss of anchor i is -log( phi(c_i, h_i) / Z_i ) with Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and
+    phi(u, v) = exp(cos(u, v) / temperature).
+
+    Args:
+        c: Student vectors of this worker, (N, d).
+        c_all: Student vectors of all workers, (M, d).
+        h_all: Positives of all workers, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `c_all` that is the first row of `c`.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        SG-BERT, L_opt1.
     """
     own = torch.arange(len(c), device=c.device) + offset
     logits = cosine_similarity(c, torch.cat([h_all, c_all])) / temperature
@@ -188,19 +303,23 @@ def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, 
     return F.cross_entropy(logits.masked_fill(itself, -torch.inf), own)
 
 
-def sg_opt2(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """SG-BERT, L_opt2: `sg_opt1` without the c_j, so that c are not pushed apart: -log phi(c_i, h_i) / sum_j phi(c_i, h_j).
-
-    c (N, d) local; h_all (M, d) of all workers.
-    """
-    return info_nce(c, h_all, temperature, offset)
-
-
 @full_precision
 def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """What the released SG-BERT computes as L_opt2. DEFECTIVE, kept only to reproduce [errata 3.4].
+    """Compute L_opt2 of the released SG-BERT: a defective `info_nce`, kept only to reproduce its results.
 
-    Its list of negatives is cut one too late, so every anchor lacks the first: h_0, and anchor 0 lacks h_1.
+    Its list of negatives is cut one element too late, so every anchor lacks its first negative: h_0, and anchor 0 lacks h_1.
+
+    Args:
+        c: Student vectors of this worker, (N, d).
+        h_all: Positives of all workers, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `h_all` that belongs to the first row of `c`.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        SG-BERT, released code [errata 3.4].
     """
     own = torch.arange(len(c), device=c.device) + offset
     logits = cosine_similarity(c, h_all) / temperature
@@ -210,11 +329,22 @@ def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset
 
 @full_precision
 def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """SG-BERT, L_opt3 (SG-OPT), the mean over anchors i and layers k of
-    -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ).
+    """Compute SG-BERT's L_opt3 (SG-OPT), the mean over anchors i and layers k.
 
-    c (N, d) local; h_all (M, K, d): K layers of every sentence of all workers. Other layers of the anchor's own sentence
-    are neither positives nor negatives. One matrix product N x (M K) serves all layers.
+    A term is -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ). The other layers of the
+    anchor's sentence are neither positives nor negatives. One matrix product N x (M K) computes all layers.
+
+    Args:
+        c: Student vectors of this worker, (N, d).
+        h_all: Positives of all workers, (M, K, d), with K layers per sentence.
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `h_all` that belongs to the first row of `c`.
+
+    Returns:
+        Scalar loss.
+
+    References:
+        SG-BERT, L_opt3.
     """
     row = torch.arange(len(c), device=c.device)
     logits = (cosine_similarity(c, h_all.flatten(0, 1)) / temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
@@ -227,34 +357,75 @@ def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0
 def contrastive(
     items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor, scale: float | Tensor, offset: int = 0
 ) -> Tensor:
-    """CLIP's symmetric loss (Radford et al. 2021): the mean of `info_nce` from items to texts and from texts to items,
-    whose logits are `scale` times the cosine.
+    """Compute CLIP's symmetric loss: the mean of `info_nce` from items to texts and from texts to items.
 
-    items and texts (N, d) local, row i of both a pair; items_all and texts_all (M, d) of all workers.
+    Args:
+        items: Embeddings of the images or audio clips of this worker, (N, d); row i of items and texts is a pair.
+        texts: Embeddings of the texts of this worker, (N, d).
+        items_all: Item embeddings of all workers, (M, d).
+        texts_all: Text embeddings of all workers, (M, d).
+        scale: Logit scale (inverse temperature), scalar (); cosine similarities are multiplied by it.
+        offset: Row of `items_all` that is the first row of `items`.
+
+    Returns:
+        Scalar loss.
+
+    References:
+        Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, fig. 3.
     """
     return (info_nce(items, texts_all, 1 / scale, offset) + info_nce(texts, items_all, 1 / scale, offset)) / 2
 
 
 @full_precision
 def c_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
-    """CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
+    """Compute CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
 
-    Unit rows, shapes as in `contrastive`. Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
+    Args:
+        items: Unit vectors of the images or audio clips of this worker, (N, d); row i of items and texts is a pair.
+        texts: Unit vectors of the texts of this worker, (N, d).
+        items_all: Item vectors of all workers, (M, d).
+        texts_all: Text vectors of all workers, (M, d).
+
+    Returns:
+        Scalar loss.
+
+    References:
+        Goel et al., CyCLIP, NeurIPS 2022; Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
     """
     return (items @ texts_all.T - texts @ items_all.T).square().sum(1).mean()
 
 
 @full_precision
 def i_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
-    """CyCLIP's in-modal consistency: (1/M) sum_jk ( <I_j, I_k> - <T_j, T_k> )^2, likewise."""
+    """Compute CyCLIP's in-modal consistency: (1/M) sum_jk ( <I_j, I_k> - <T_j, T_k> )^2, without the logit scale.
+
+    Args:
+        items: Unit vectors of the images or audio clips of this worker, (N, d); row i of items and texts is a pair.
+        texts: Unit vectors of the texts of this worker, (N, d).
+        items_all: Item vectors of all workers, (M, d).
+        texts_all: Text vectors of all workers, (M, d).
+
+    Returns:
+        Scalar loss.
+
+    References:
+        Goel et al., CyCLIP, NeurIPS 2022; Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
+    """
     return (items @ items_all.T - texts @ texts_all.T).square().sum(1).mean()
 
 
 def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
-    """SG-BERT, L_reg = ||theta_F - theta_T||^2, summed over pairs of tensors of one shape; no gradient to `others`.
+    """Compute SG-BERT's L_reg = ||theta_F - theta_T||^2; `others` receive no gradient.
 
-    No root is taken and squared again, as the released code does: its derivative is singular where the two are equal.
-    `mse_loss` keeps no copy of the differences for the backward.
+    The released code takes the root and squares it again, whose derivative is singular if both are equal. `mse_loss` keeps
+    no copy of the differences for the backward pass.
+
+    Args:
+        weights: Tensors of any shapes (...).
+        others: As many tensors of the same shapes (...).
+
+    Returns:
+        Scalar loss, summed over all elements.
     """
     parts = [F.mse_loss(a, b.detach(), reduction="sum") for a, b in zip(weights, others, strict=True)]
     return torch.stack(parts).sum()
@@ -262,10 +433,18 @@ def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Ten
 
 @full_precision
 def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
-    """GCLSR's loss: minus the cosine of predictions and targets, of each group of `size` dimensions; the mean of all.
+    """Compute GCLSR's loss: minus the mean cosine similarity of predictions and targets, per group of dimensions.
 
-    p, z (..., d). Without `size` one group of d, which is SimSiam's. (The paper prints neither the minus sign nor the
-    second view [errata 5.4].)
+    Args:
+        p: Predictions, (..., d).
+        z: Targets, (..., d).
+        size: Dimensions per group; it divides d. If None, one group of d dimensions, which is SimSiam's loss.
+
+    Returns:
+        Scalar loss, the mean over rows and groups.
+
+    References:
+        GCLSR prints neither the minus sign nor the second view [errata 5.4].
     """
     size = size or p.shape[-1]
     return -F.cosine_similarity(p.unflatten(-1, (-1, size)), z.unflatten(-1, (-1, size)), dim=-1).mean()
@@ -273,9 +452,12 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
 
 @full_precision
 def spread(x: Tensor) -> Tensor:
-    """Mean over dimensions of the standard deviation over the batch of unit vectors, times sqrt(d); x (N, d).
+    """Compute SimSiam's measure of collapse: 1 for independent directions, 0 if all vectors are equal.
 
-    1 for independent directions, 0 for one vector (SimSiam's measure of collapse).
+    It is the standard deviation over the batch of unit vectors, averaged over dimensions, times sqrt(d).
+
+    Args:
+        x: (N, d).
     """
     return F.normalize(x, dim=-1).std(0, correction=0).mean() * x.shape[-1] ** 0.5
 
@@ -284,11 +466,23 @@ def spread(x: Tensor) -> Tensor:
 def long_span(
     z: Tensor, positives: Tensor, negatives: Tensor, temperature: float = 0.07, kept: Tensor | None = None
 ) -> Tensor:
-    """MoCoUTRL eq. 6: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature, mean over i.
+    """Compute MoCoUTRL's sentence loss as printed: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature.
 
-    z, positives (N, d) local; negatives (M, d) of all workers, of which `kept` (M,) bool count (all, if not given). The
-    positive is not in the denominator, so the loss can be negative [errata 6.2]. Where no negative counts, the first term
-    alone is left.
+    The positive is missing in the denominator, so the loss can be negative. If no negative is kept, only the first term
+    remains.
+
+    Args:
+        z: Sentence vectors of this worker, (N, d).
+        positives: Vectors of the synonym sentences, (N, d).
+        negatives: Vectors of the antonym sentences of all workers, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        kept: Mask (M,), bool, of the negatives that are used. If None, all of them.
+
+    Returns:
+        Scalar loss, the mean over sentences.
+
+    References:
+        MoCoUTRL, eq. 6 [errata 6.2].
     """
     logits = cosine_similarity(z, negatives) / temperature
     if kept is None:
@@ -308,11 +502,23 @@ def nt_xent_with_negatives(
     offset: int = 0,
     kept: Tensor | None = None,
 ) -> Tensor:
-    """MoCoUTRL as released: NT-Xent over 3B sentences, of which x- are nobody's positive: 2N anchors, each for its other
-    view against that one and 3M - 2 negatives.
+    """Compute MoCoUTRL's released sentence loss: NT-Xent over 3B sentences, with the antonym sentences as negatives only.
 
-    anchors (N, 2, d) local x and x+; candidates (M, 2, d) and negatives (M, d) of all workers, of which `kept` (M,) bool
-    count (all, if not given).
+    Each of the 2N anchors is compared with its other view and 3M - 2 negatives.
+
+    Args:
+        anchors: x and x+ of this worker, (N, 2, d).
+        candidates: x and x+ of all workers, (M, 2, d).
+        negatives: x- of all workers, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        offset: Row of `candidates` that is the first row of `anchors`.
+        kept: Mask (M,), bool, of the negatives that are used. If None, all of them.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        MoCoUTRL, released code [errata 6.2].
     """
     logits = cosine_similarity(anchors.flatten(0, 1), torch.cat([candidates.flatten(0, 1), negatives])) / temperature
     own = torch.arange(len(logits), device=logits.device) + 2 * offset
@@ -324,44 +530,94 @@ def nt_xent_with_negatives(
 
 @full_precision
 def token_eq10(target: Tensor, synonym: Tensor, antonym: Tensor) -> Tensor:
-    """MoCoUTRL eq. 10 of every row: MSE(e_ori, w_syn) - MSE(e_ori, w_ant), all (N, d) -> (N,). Unbounded below."""
+    """Compute MoCoUTRL's token loss of every row, MSE(e_ori, w_syn) - MSE(e_ori, w_ant), which has no lower bound.
+
+    Args:
+        target: Dictionary vectors of the original words, (N, d).
+        synonym: States of the synonyms, (N, d).
+        antonym: States of the antonyms, (N, d).
+
+    Returns:
+        Losses, (N,).
+
+    References:
+        MoCoUTRL, eq. 10 [errata 6.3].
+    """
     return (target - synonym).square().mean(1) - (target - antonym).square().mean(1)
 
 
 @full_precision
 def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: float = 1.0) -> Tensor:
-    """Eq. 10 with a bound, of every row: max(0, margin + |e - s|² - |e - a|²), s and a at unit length; all (N, d) -> (N,).
+    """Compute the token loss of every row with a margin: max(0, margin + |e - s|² - |e - a|²), s and a of unit length.
 
-    The target e stays as it is: eq. 21 has moved it off the unit sphere on purpose, or it was left as it is (Table 3).
+    The target e is not normalised: eq. 21 moves it off the unit sphere on purpose (`gaussian_shell`), or leaves it unchanged
+    (MoCoUTRL, Table 3).
+
+    Args:
+        target: Dictionary vectors e of the original words, (N, d).
+        synonym: States s of the synonyms, (N, d).
+        antonym: States a of the antonyms, (N, d).
+        margin: Margin in squared distances.
+
+    Returns:
+        Losses, (N,).
+
+    References:
+        MoCoUTRL, eq. 10, bounded below.
     """
     s, a = F.normalize(synonym, dim=1), F.normalize(antonym, dim=1)
     return ((target - s).square().sum(1) - (target - a).square().sum(1) + margin).relu()
 
 
 def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor, otherwise: Tensor) -> Tensor:
-    """What the released MoCoUTRL computes as its token loss. DEFECTIVE, kept only to reproduce it [errata 6.3].
+    """Compute the token loss of the released MoCoUTRL. DEFECTIVE, kept only to reproduce its results.
 
-    The places at which original and antonym sentence differ are listed over the batch; they should be one a triplet, and
-    all are read in the *first* triplet, whose states there are drawn to the dictionary's rows of the tokens there, that of
-    the antonym sentence with its sign turned.
+    The positions at which the original and the antonym sentence differ are listed over the batch; there should be one per
+    triplet. All of them are read in the *first* triplet: its states at these positions are drawn to the dictionary's rows of
+    its tokens, the states of the antonym sentence with a negative sign.
 
-    states (B, 3, L, d) of x, x+, x- and ids (B, 3, L); dictionary (V, d). If the list has not B places (a replaced word of
-    several sub-tokens, after which all others are elsewhere), `otherwise`: the code takes the sentence loss once more.
+    Args:
+        states: States of x, x+ and x-, (B, 3, L, d).
+        ids: Token ids, (B, 3, L).
+        dictionary: Word embeddings, (V, d).
+        otherwise: Scalar (), returned if the list does not have B positions (if a replaced word has several sub-tokens, all
+            later ones are shifted). The released code then uses the sentence loss a second time.
+
+    Returns:
+        Scalar loss.
+
+    References:
+        MoCoUTRL, released code [errata 6.3].
     """
     differs = ids[:, 0] != ids[:, 2]
-    places = (~differs).flatten().argsort(stable=True)[: len(ids)] % ids.shape[2]  # `nonzero` would wait for a GPU
+    places = (~differs).flatten().argsort(stable=True)[: len(ids)] % ids.shape[2]  # `nonzero` would synchronise with a GPU
     signs = 1 - 2 * (torch.arange(3, device=ids.device) == 2).to(states)[:, None, None]
     loss = F.mse_loss(states[0, :, places] * signs, F.embedding(ids[0, :, places], dictionary))
     return torch.where(differs.sum() == len(ids), loss, otherwise)
 
 
 def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005 / 3) -> Tensor:
-    """MoCoUTRL eq. 21: e / ||e|| - d, d ~ N(mean, deviation²) in every dimension; target (N, d)."""
+    """Perturb targets as in MoCoUTRL eq. 21: e / ||e|| - d with d ~ N(mean, deviation²) in every dimension.
+
+    Args:
+        target: (N, d).
+        mean: Mean of the perturbation.
+        deviation: Standard deviation of the perturbation.
+
+    Returns:
+        Perturbed targets, (N, d).
+    """
     return F.normalize(target, dim=1) - torch.randn_like(target) * deviation - mean
 
 
 @torch.no_grad()
 def move(dictionary: Tensor, table: Tensor, momentum: float, printed: bool = False) -> None:
-    """MoCoUTRL eq. 1, in place: xi <- m xi + (1 - m) phi, both (V, d). `printed` has the paper's sign, m - 1, with which the
-    dictionary goes to minus the table [errata 6.1]."""
+    """Update the dictionary in place as in MoCoUTRL eq. 1: xi <- m xi + (1 - m) phi.
+
+    Args:
+        dictionary: Moving average xi, (V, d).
+        table: Trained word embeddings phi, (V, d).
+        momentum: m.
+        printed: Use the paper's sign, m - 1, with which the dictionary converges to minus the table [errata 6.1].
+    """
     dictionary.mul_(momentum).add_(table, alpha=momentum - 1 if printed else 1 - momentum)

@@ -1,4 +1,4 @@
-"""What a paper is to the engine: its settings, the modules it adds, and how batches become losses."""
+"""Interface between a method and the engine: its settings, the modules it adds, and how batches become losses."""
 
 from __future__ import annotations
 
@@ -54,83 +54,107 @@ class RecipeParts(Protocol):
 
 
 class MethodConfig(BaseModel):
-    """Settings of a method. Subclasses narrow `name` to a literal, which tells them apart in a saved recipe.
-
-    variant: ``paper`` is the text, ``released`` the authors' code with its defects, ``fixed`` what the paper meant,
-    repaired. Where they differ: docs/papers/errata.md.
-    """
+    """Settings of a method. A subclass narrows `name` to a literal, which identifies the class in a saved recipe."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder_kind: ClassVar[str] = "transformer"
     """The kind of encoder that the method trains (`multicse.models.sentence_encoder.AnyEncoderConfig`)."""
     smallest_batch: ClassVar[int] = 2
-    """Samples without which there is nothing to compare a sample with."""
+    """Smallest batch size for which the losses can compare samples."""
     citations: ClassVar[tuple[str, ...]] = ()
-    """Papers for the cards of models: keys of `papers.bib`, or BibTeX entries."""
+    """Papers cited in the model card: keys of `papers.bib`, or BibTeX entries."""
 
     name: str
+    """Name of the method; cannot be changed."""
     variant: Variant = "fixed"
-    """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/papers/errata.md."""
+    """`paper`: as printed. `released`: as the authors' code, including its defects. `fixed`: as the paper intends, with
+    errors corrected. See docs/papers/errata.md."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
-        """Return the updates of a step, name -> streams: those of an update share one backward and one optimizer step.
+        """Return the updates of a step, name -> streams.
 
-        ``named_updates(("image",), ("text",))`` is one optimizer step on images, then one on text. Default: one update of
-        the stream ``text``.
+        The streams of an update share one backward pass and one optimizer step.
+        ``named_updates(("image",), ("text",))`` is one optimizer step on images, followed by one on text. Default: one
+        update of the stream ``text``.
         """
         return named_updates(("text",))
 
     @property
     def batch_norm(self) -> bool:
-        """Whether BatchNorm mixes the samples of a batch; several workers share its statistics on GPUs only."""
+        """Return True if BatchNorm mixes the samples of a batch; several workers share its statistics on GPUs only."""
         return False
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
-        """Of each stream the features that are sentence vectors as the model will give them: what `run.matryoshka` can cut.
+        """Return, for each stream, the features that are exported embeddings, which `run.matryoshka` can truncate.
 
-        None of a method whose losses see them behind a head that is not exported.
+        Empty if the losses are computed behind a training-only projection head.
         """
         return {}
 
     def check_settings(self) -> None:
-        """Raise ValueError, which names the setting, for settings that contradict each other."""
+        """Check the settings by themselves.
+
+        Raises:
+            ValueError: If settings contradict each other. The text names the setting.
+        """
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
-        """Raise ValueError, which names the setting, where the method cannot train this recipe.
+        """Check that the method can train a recipe.
 
-        encoder: what `AnyEncoderConfig.read` found, a transformer's configuration for example; None where no file is to be
-        read, which leaves the rules that need it out.
+        Args:
+            recipe: Recipe that contains these settings.
+            encoder: Result of `AnyEncoderConfig.read`, for example the configuration of a transformer. If None, no file is
+                read and rules that need it are skipped.
+
+        Raises:
+            ValueError: If the method cannot train the recipe. The text names the setting.
         """
 
     def make_start(self, recipe: Recipe) -> Recipe:
-        """Make the encoder that a run starts from, if the method makes one, and return the recipe that names it."""
+        """Create the encoder that a run starts from, if the method creates one, and return the recipe that names it."""
         return recipe
 
     def build(self, encoder: Any) -> Method:
-        """The method around `encoder`, which it trains."""
-        raise NotImplementedError  # the interface: every config defines it
+        """Return the method around `encoder`, which it trains."""
+        raise NotImplementedError
 
 
 def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
-    """Raise ValueError unless the stream has as many texts a sample as `setting`, given as ``name=value``, wants."""
+    """Check the number of texts per sample of a stream.
+
+    Args:
+        recipe: Recipe that contains the stream.
+        stream: Name of the stream.
+        allowed: Allowed numbers of texts.
+        setting: Setting that requires them, as ``name=value``.
+        hint: Columns to suggest in the error.
+
+    Raises:
+        ValueError: If the stream contains no text, or another number of texts per sample.
+    """
     config = recipe.streams[stream]
     if not isinstance(config, TextStream):
-        raise ValueError(f"streams.{stream}.kind={config.kind!r} where the method takes sentences; use the kind 'text'")
+        raise ValueError(f"streams.{stream}.kind={config.kind!r}: the method needs sentences; use the kind 'text'")
     if config.n_texts not in allowed:
         raise ValueError(
-            f"streams.{stream}.columns={config.columns} are {config.n_texts} texts a sample, and {setting} takes "
-            f"{' or '.join(map(str, allowed))}: name {hint}, or change {setting.split('=')[0]}"
+            f"streams.{stream}.columns={config.columns}: {config.n_texts} texts per sample, but {setting} requires "
+            f"{' or '.join(map(str, allowed))}. Name {hint}, or change {setting.split('=')[0]}"
         )
 
 
 def decay(schedule: Schedule, share: float) -> float:
-    """What is left after this share of a run: 1 all along, or falling from 1 to 0 along a line or half a cosine."""
+    """Return the factor of a schedule after a share of the run.
+
+    Args:
+        schedule: `constant` is always 1; `linear` and `cosine` (half a cosine) fall from 1 to 0.
+        share: Completed share of the run, 0 to 1.
+    """
     return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[schedule]
 
 
 class StepOutput(NamedTuple):
-    """What one update gives back: losses are weighted and summed by the engine, metrics only logged."""
+    """Result of one update. The engine weights and sums the losses; metrics are only logged."""
 
     losses: dict[str, Tensor]
     metrics: dict[str, Tensor] = {}
@@ -139,42 +163,67 @@ class StepOutput(NamedTuple):
 class Method(nn.Module):
     """A paper: the modules it adds and how batches become losses.
 
-    DDP wraps the method and is called exactly once per update (`MethodConfig.updates`).
+    DDP wraps the method and calls it exactly once per update (`MethodConfig.updates`).
     """
 
     sentence_encoder: SentenceEncoder
     matryoshka: tuple[int, ...] = ()
-    """Further sizes of sentence vectors to be learned."""
+    """Additional, smaller sizes of the embeddings that are trained."""
     vectors: dict[str, tuple[str, ...]] = {}
-    """What is cut to them: `MethodConfig.vectors`."""
+    """The features that are truncated to these sizes (`MethodConfig.vectors`)."""
     progress: float = 0.0
-    """Share of the run's steps that are done; the engine says it before every step."""
+    """Completed share of the run's steps, set by the engine before every step."""
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        """Factor of each of `losses` by name; 1 where nothing is said."""
+        """Factors of the losses by name; 1 for losses that are not listed."""
         return {}
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Features of one stream's batch, axis 0 the sample. Local to the worker.
+        """Encode one stream's batch, without communication between workers.
 
-        With `run.mini_batch_size` it is called for some samples at a time, twice with the same random numbers. So what
-        mixes samples, such as BatchNorm, belongs into `losses`; where that cannot be, `MethodConfig.check` refuses
+        With `run.mini_batch_size` it is called for parts of the batch, twice with the same random numbers. Layers that mix
+        samples, such as BatchNorm, therefore belong in `losses`; if that is not possible, `MethodConfig.check` must refuse
         `run.mini_batch_size`.
+
+        Args:
+            stream: Name of the stream.
+            batch: Its batch; tensors are (B, V, ...), with V views per sample.
+
+        Returns:
+            Features by name; axis 0 is the sample.
         """
-        raise NotImplementedError  # the interface: every method defines it
+        raise NotImplementedError
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        """Losses of one update from the features of its streams; gathers across workers where negatives are needed."""
-        raise NotImplementedError  # the interface: every method defines it
+        """Compute the losses of one update; gathers features across workers if they serve as negatives.
+
+        Args:
+            features: Stream -> result of `encode` for the whole batch, each (B, ...).
+            batches: Stream -> batch.
+
+        Returns:
+            Unweighted losses by name, and metrics.
+        """
+        raise NotImplementedError
 
     def penalties(self) -> dict[str, Tensor]:
-        """Further losses of an update, of the parameters alone."""
+        """Return further losses of an update that depend on the parameters only."""
         return {}
 
     def nested_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        """`losses`, and added to those of sentences the same of the first so many dimensions of their vectors, for each size
-        of `matryoshka` (Kusupati et al., NeurIPS 2022, eq. 1, all sizes weighted alike); metrics have each by itself."""
+        """Compute `losses`, plus the losses of truncated embeddings for each size of `matryoshka`, all with weight 1.
+
+        Args:
+            features: As for `losses`, each (B, ...).
+            batches: As for `losses`.
+
+        Returns:
+            Summed losses by name; the metrics contain the loss of each size as ``NAME_SIZE``.
+
+        References:
+            Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022, eq. 1.
+        """
         output = self.losses(features, batches)
         cut = [name for name in features if name in self.vectors]
         for size in self.matryoshka if cut else ():
@@ -185,28 +234,28 @@ class Method(nn.Module):
         return output
 
     def _shorter(self, stream: str, features: dict[str, Tensor], size: int) -> dict[str, Tensor]:
-        """The stream's sentence vectors, cut and brought to unit length."""
+        """Truncate a stream's embeddings and normalise them to unit length."""
         vectors = {name: features[name] for name in self.vectors[stream] if name in features}
         if (least := min(vector.shape[-1] for vector in vectors.values())) <= size:
-            raise ValueError(f"run.matryoshka={self.matryoshka}: the vectors have {least} dimensions; give smaller sizes")
+            raise ValueError(f"run.matryoshka={self.matryoshka}: the embeddings have {least} dimensions; set smaller sizes")
         return {name: F.normalize(vector[..., :size], dim=-1) for name, vector in vectors.items()}
 
     def forward(self, batches: dict[str, Batch]) -> StepOutput:
-        """One update: encode every stream, then the losses."""
-        penalties = self.penalties()  # first, so that their backward is last, when the activations are gone
+        """Run one update: encode every stream, then compute the losses."""
+        penalties = self.penalties()  # first, so that their backward pass is last, after the activations are freed
         output = self.nested_losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
         return StepOutput({**output.losses, **penalties}, output.metrics)
 
     def param_groups(self, update: str) -> dict[str, list[nn.Parameter]]:
-        """Named parameter groups of an update's optimizer; a recipe's optimizer may override settings per group."""
+        """Return the named parameter groups of an update's optimizer, whose settings a recipe can override per group."""
         decay = [p for p in self.parameters() if p.requires_grad and p.ndim > 1]
         no_decay = [p for p in self.parameters() if p.requires_grad and p.ndim <= 1]
         return {"weights": decay, "biases_and_norms": no_decay}
 
     def after_step(self, step: int) -> None:
-        """Called after all updates of a step: clamp a scale, move a momentum copy."""
+        """Run after all updates of a step, for example to clamp a scale or to update a momentum copy."""
 
 
 def named_updates(*updates: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """Return updates by the name that recipes and metrics give them: ``text``, or ``image+text`` for two streams."""
+    """Return updates under the names that recipes and metrics use: ``text``, or ``image+text`` for two streams."""
     return {"+".join(streams): streams for streams in updates}

@@ -1,5 +1,7 @@
-"""MoCoUTRL (Connection Science 2023): a word is replaced by a synonym and by an antonym. A slowly moving dictionary of word
-embeddings embeds these views, and its row of the word is what the replacements are compared to.
+"""MoCoUTRL (Connection Science 2023): contrast with a synonym and an antonym of a word.
+
+A momentum-updated dictionary of word embeddings embeds these two views, and its row of the original word is the target of
+the replaced words.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from multicse.trainers.gather import gather, offset, world_size
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput
 
 PADDED = 200
-"""Positions that the released code pads every sentence to, and takes the mean over."""
+"""Positions to which the released code pads every sentence, and over which it averages."""
 
 
 class Choices(NamedTuple):
-    """What the variants differ in [errata 6.2, 6.3]."""
+    """Settings in which the variants differ [errata 6.2, 6.3]."""
 
     dictionary_views: bool
     projectors: bool
@@ -42,71 +44,76 @@ VARIANTS = {
 
 
 class MoCoUTRLConfig(MethodConfig):
-    """Settings of MoCoUTRL. None: what the variant says."""
+    """Settings of MoCoUTRL. Settings that are None have the value of the variant."""
 
     citations: ClassVar[tuple[str, ...]] = ("zou2023mocoutrl",)
 
     name: Literal["mocoutrl"] = "mocoutrl"
-    """Name of the method; fixed, since the other settings belong to it."""
     balance: float = Field(0.5, ge=0, le=1)
-    """Weight of the long-span loss (lambda); the token loss has the rest."""
+    """Weight of the sentence loss (lambda); the token loss has weight 1 - balance."""
     temperature: float = Field(0.07, gt=0)
-    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
+    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
     momentum: float = Field(0.999, ge=0, le=1)
-    """Share of the dictionary that stays at a step (eq. 1)."""
+    """Momentum of the dictionary: the share of its values that is kept per step (eq. 1)."""
     dictionary_views: bool | None = None
-    """Whether x+ and x- are embedded by the dictionary; else by the trained embeddings, as the released code does."""
+    """Embed x+ and x- with the dictionary. If False, with the trained embeddings, as the released code does."""
     projectors: bool | None = None
-    """Two layers with GELU behind the sentence vector (SLD) and behind the replaced word (TLD), in training only."""
+    """Use two-layer projectors with GELU for sentence embeddings (SLD) and replaced words (TLD), in training only."""
     sentence_loss: Literal["eq6", "nt_xent"] | None = None
-    """`eq6`: against the antonym sentences alone. `nt_xent`: against all of the batch."""
+    """Sentence loss. `eq6`: negatives are the antonym sentences only. `nt_xent`: negatives are all sentences of the
+    batch."""
     token_loss: Literal["eq10", "triplet", "rows"] | None = None
-    """`eq10`: has no lower bound. `triplet`: the same with a margin. `rows`: the released code's, of the first sentence."""
+    """Token loss. `eq10`: as printed, without lower bound. `triplet`: eq. 10 with a margin. `rows`: as in the released
+    code, on the first sentence only."""
     margin: float = Field(1.0, gt=0)
-    """Margin of the token loss `triplet`, in squared distances to unit vectors (0 to 4, of a target of unit length)."""
+    """Margin of the token loss `triplet`, in squared distances between unit vectors (0 to 4)."""
     perturbation: bool | None = None
-    """Whether the target, the dictionary's row, is brought to unit length and moved by a Gaussian (eq. 21, the last factor
-    of Table 3), or taken as it is."""
+    """Normalise the target, the dictionary's row, to unit length and add Gaussian noise (eq. 21; the last ablation of
+    Table 3). If False, it is used unchanged."""
     mean_with_padding: bool | None = None
-    """Whether a sentence vector is the mean of 200 positions, padding included, in training."""
+    """Average over 200 positions, including padding, for sentence embeddings in training."""
 
     @property
     def choices(self) -> Choices:
-        """The settings, those of the variant where they are none."""
+        """Return the settings, with the variant's values for settings that are None."""
         own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
         return VARIANTS[self.variant]._replace(**own)
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the kind of the stream, and the positions for `mean_with_padding`."""
         stream: Any = recipe.streams["text"]
         if stream.kind != "triplet":
             raise ValueError(
-                f"streams.text.kind={stream.kind!r} where the method takes sentences with a synonym and an antonym in place "
-                "of a word; use the kind 'triplet'"
+                f"streams.text.kind={stream.kind!r}: the method needs sentences with a synonym and an antonym of a word; "
+                "use the kind 'triplet'"
             )
         if not self.choices.mean_with_padding:
             return
         if stream.max_length > PADDED:
             raise ValueError(
-                f"streams.text.max_length={stream.max_length} is more than the {PADDED} positions that "
-                "method.mean_with_padding takes the mean over; give at most that"
+                f"streams.text.max_length={stream.max_length} is larger than the {PADDED} positions over which "
+                f"method.mean_with_padding averages; set at most {PADDED}"
             )
         if encoder is not None and positions(encoder) < PADDED:
             raise ValueError(
-                f"encoder.path has {positions(encoder)} positions, and method.mean_with_padding takes the mean over "
-                f"{PADDED}; set method.mean_with_padding False, or choose an encoder with as many"
+                f"encoder.path has {positions(encoder)} positions, but method.mean_with_padding averages over {PADDED}; "
+                f"set method.mean_with_padding False, or choose an encoder with at least {PADDED}"
             )
 
     def build(self, encoder: TextEncoder) -> MoCoUTRL:
+        """Return MoCoUTRL with `encoder`."""
         return MoCoUTRL(encoder, self)
 
 
 class MoCoUTRL(Method):
-    """One stream ``text`` of triplets x, x+, x-: ``input_ids``, ``attention_mask``, ``word_mask`` (B, 3, L), and
-    ``candidate`` (B,)."""
+    """MoCoUTRL on the stream ``text`` of triplets x, x+, x-.
+
+    The batch contains ``input_ids``, ``attention_mask``, ``word_mask`` (B, 3, L) and ``candidate`` (B,).
+    """
 
     sentence_encoder: TextEncoder
     dictionary: Tensor
-    """(V, d), an average of the word embeddings over the steps; in checkpoints, without gradient."""
+    """(V, d), a moving average of the word embeddings; saved in checkpoints, without gradient."""
 
     def __init__(self, encoder: TextEncoder, config: MoCoUTRLConfig) -> None:
         super().__init__()
@@ -115,8 +122,8 @@ class MoCoUTRL(Method):
         size, words = encoder.hidden_size, self.table.weight.shape[1]
         if size != words and not (self.choices.projectors and self.choices.token_loss != "rows"):
             raise ValueError(
-                f"encoder.path: its word embeddings have {words} dimensions and its states {size}, which the token loss "
-                "compares; set method.projectors, with method.token_loss 'eq10' or 'triplet'"
+                f"encoder.path: word embeddings have {words} dimensions but hidden states {size}, so the token loss cannot "
+                "compare them; set method.projectors True, with method.token_loss 'eq10' or 'triplet'"
             )
         self.sld: nn.Module = nn.Identity()
         self.tld: nn.Module = nn.Identity()
@@ -127,19 +134,24 @@ class MoCoUTRL(Method):
 
     @property
     def table(self) -> nn.Embedding:
-        """The trained word embeddings."""
+        """Return the trained word embeddings."""
         return word_embeddings(self.sentence_encoder)
 
     @property
     def loss_weights(self) -> dict[str, float]:
+        """Return the weights of the sentence loss ``long`` and the loss ``token``."""
         return {"long": self.config.balance, "token": 1 - self.config.balance}
 
     def after_step(self, step: int) -> None:
+        """Update the dictionary."""
         losses.move(self.dictionary, self.table.weight, self.config.momentum)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens; or all
-        token states (B, 3, L, d) for the token loss `rows`, since only the whole batch says where it reads."""
+        """Return ``z``, embeddings (B, 3, d) of x, x+ and x-, and ``w``, states at the word.
+
+        ``w`` is (B, 3, d), the mean over sub-tokens; or (B, 3, L, d), all token states, for the token loss `rows`, whose
+        positions depend on the whole batch.
+        """
         (ids, mask, host_mask), marks = batch.texts(), batch["word_mask"]
         if self.choices.mean_with_padding:
             ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)
@@ -147,7 +159,7 @@ class MoCoUTRL(Method):
         if not self.choices.dictionary_views:
             words = self.table(ids)
         else:
-            # through the module, which may do more than look up: Gemma's multiplies
+            # Through the module, which may do more than a lookup: Gemma's also scales.
             views = torch.func.functional_call(self.table, {"weight": self.dictionary}, (ids[:, 1:],))
             words = torch.cat([self.table(ids[:, :1]), views], 1)
         rows, whole = self.choices.token_loss == "rows", self.choices.mean_with_padding
@@ -163,6 +175,7 @@ class MoCoUTRL(Method):
         return {"z": self.sld(z), "w": w if self.config.balance == 1 else self.tld(w)}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the losses ``long`` (sentences) and ``token``."""
         z, batch, t = features["text"]["z"], batches["text"], self.config.temperature
         z_all, kept, first = gather(z), gather(batch["candidate"]), offset(len(z))
         if self.choices.sentence_loss == "eq6":
@@ -176,7 +189,7 @@ class MoCoUTRL(Method):
         return StepOutput({"long": long, "token": token}, {"token_share": there.float().mean()})
 
     def _token(self, w: Tensor, batch: Batch, there: Tensor, long: Tensor) -> Tensor:
-        """The token loss: the mean over all samples that have their word in all three views, of all workers."""
+        """Return the token loss: the mean over the samples of all workers that contain their word in all three views."""
         ids, marks = batch["input_ids"], batch["word_mask"]
         if self.choices.token_loss == "rows":
             return losses.token_rows(w, ids, self.dictionary, long)
@@ -196,20 +209,32 @@ def _padded(tokens: Tensor, value: int = 0) -> Tensor:
 
 
 def word_embeddings(encoder: TextEncoder) -> nn.Embedding:
-    """The table that a model looks its token ids up in. Raises ValueError for a model without one."""
+    """Return the word embedding table of an encoder.
+
+    Raises:
+        ValueError: If the model has none.
+    """
     try:
         table = encoder.model.get_input_embeddings()
     except NotImplementedError:
         table = None
     if not isinstance(table, nn.Embedding):
         raise ValueError(
-            f"encoder.path: a {encoder.config.model_type!r} model has no table of word embeddings that the dictionary "
-            "could be a copy of; choose one that has, such as DeBERTa, RoBERTa, BERT, DistilBERT or MPNet"
+            f"encoder.path: a {encoder.config.model_type!r} model has no word embedding table for the dictionary; choose "
+            "for example a BERT, RoBERTa, DeBERTa, DistilBERT or MPNet model"
         )
     return table
 
 
 def mean_of_marked(states: Tensor, marks: Tensor) -> Tensor:
-    """Mean (..., d) of the states (..., L, d) where marks (..., L) is 1; zero where it is 1 nowhere."""
+    """Average states over marked positions.
+
+    Args:
+        states: (..., L, d).
+        marks: (..., L), 1 at marked positions and 0 elsewhere.
+
+    Returns:
+        Means, (..., d); zero if no position is marked.
+    """
     marks = marks.to(states)
     return torch.einsum("...ld,...l->...d", states, marks) / marks.sum(-1, keepdim=True).clamp(min=1)

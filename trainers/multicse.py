@@ -1,5 +1,7 @@
-"""MultiCSE: the published methods added up. Contrast of text (SimCSE), unpaired images and sounds (NonLing-CSE), guidance by
-a frozen copy (SG-BERT), synonyms and antonyms (MoCoUTRL), groups of dimensions (GCLSR), cycles between modalities (CyCLIP).
+"""MultiCSE: the published methods combined, each with a weight.
+
+The parts are contrastive text training (SimCSE), unpaired images and audio (NonLing-CSE), guidance by a frozen copy
+(SG-BERT), synonyms and antonyms (MoCoUTRL), groups of dimensions (GCLSR), and cycles between modalities (CyCLIP).
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from multicse.trainers.simcse import SimCSEConfig
 
 
 class MultiCSEConfig(NonLingSettings):
-    """Which parts there are and what they weigh. A part of weight 0 costs nothing.
+    """Settings and weights of the parts. A part with weight 0 is not computed.
 
-    Synonyms and antonyms are the text stream's: of kind `triplet`, with `text.supervised`.
+    Synonyms and antonyms come from a text stream of kind `triplet`, with `text.supervised`.
     """
 
     citations: ClassVar[tuple[str, ...]] = tuple(
@@ -38,65 +40,71 @@ class MultiCSEConfig(NonLingSettings):
     )
 
     name: Literal["multicse"] = "multicse"
-    """Name of the method; fixed, since the other settings belong to it."""
     variant: Literal["fixed"] = "fixed"
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = True
-    """On: one update and one optimizer for the weighted sum of all parts. Off: an update each for text, images and audio."""
+    """If True, one update and one optimizer for the weighted sum of all parts. If False, separate updates for text,
+    images and audio."""
     schedule: Schedule = "constant"
-    """How the weights of images, sounds and cycles fall over the run: not at all, or to 0."""
+    """Schedule of the weights of images, audio and cycles: constant, or linear or cosine decay to 0."""
     antonyms: bool = True
-    """Whether antonym sentences are hard negatives of all; off: synonym sentences are positives, and that is all."""
+    """Use antonym sentences as hard negatives of all sentences. If False, only synonym sentences are used, as positives."""
     shrinkage: float | None = Field(None, ge=0, le=1)
-    """Whitening before the cosine of the text's contrast, by the batch's mean and covariance; of the latter this share is
-    replaced by a multiple of the identity. 1: the mean is taken off and no more. None: neither."""
+    """Whiten text views with the mean and covariance of the batch before the contrastive loss; this share (0 to 1) of the
+    covariance is replaced by a multiple of the identity. With 1 the views are only centred. If None, they are not
+    changed."""
     guidance: float = Field(0.0, ge=0)
-    """Weight of self-guidance, and of its L_reg beside its own."""
+    """Weight of self-guidance. Its L_reg has this weight times its own."""
     guide: SGBERTConfig = SGBERTConfig(head_width=768, temperature=0.05)
-    """What guides, and how."""
+    """Settings of self-guidance."""
     grouped: float = Field(0.0, ge=0)
-    """Weight of the cosine by groups of dimensions."""
+    """Weight of the cosine loss on groups of dimensions."""
     groups: GroupsConfig = GroupsConfig(width=512, bottleneck=128)
-    """What two views go through before it."""
+    """Settings of the projector, the predictor and the groups."""
     cyclic: float = Field(0.0, ge=0)
-    """Weight of cyclic consistency: two views of a sentence are equally near to two views of an image or a sound."""
+    """Weight of cyclic consistency: two views of a sentence should be equally similar to two views of an image or audio
+    clip."""
 
     @property
     def batch_norm(self) -> bool:
+        """Return True if the grouped loss, whose projector contains BatchNorm, is used."""
         return self.grouped > 0
 
     def check_settings(self) -> None:
+        """Check that the parts can be combined."""
         self.guide.check_settings()
         self.groups.check_settings()
         if self.guide.positive != "teacher":
             raise ValueError(
-                f"method.guide.positive={self.guide.positive!r} takes a second text, which goes through the contrast here; "
-                "set method.guide.positive 'teacher'"
+                f"method.guide.positive={self.guide.positive!r} requires a second text, which MultiCSE uses for the "
+                "contrastive loss; set method.guide.positive 'teacher'"
             )
         alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
         for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
-                f"method.{name}={getattr(self, name)!r} weights one loss against others of the same update; set "
-                f"method.summed True, or leave method.{name} out"
+                f"method.{name}={getattr(self, name)!r} weights losses of one update against each other; set method.summed "
+                f"True, or omit method.{name}"
             )
         if self.cyclic and not self.nonling:
             raise ValueError(
-                f"method.cyclic={self.cyclic}: a cycle takes two modalities; give method.image or method.audio, or "
+                f"method.cyclic={self.cyclic}: a cycle requires two modalities; set method.image or method.audio, or "
                 "method.cyclic 0"
             )
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the streams, the encoder, and the number of layers for self-guidance."""
         super().check(recipe, encoder)
         if encoder is not None and self.guidance:
             self.guide.check_depth(int(encoder.num_hidden_layers))
 
     def build(self, encoder: TextEncoder) -> MultiCSE:
+        """Return MultiCSE with `encoder`."""
         return MultiCSE(encoder, self)
 
 
 class MultiCSE(NonLingCSE):
-    """Streams of `NonLingCSE`; ``text`` may be of triplets x, x+, x- with ``candidate`` (B,)."""
+    """MultiCSE on the streams of `NonLingCSE`; ``text`` may contain triplets x, x+, x- with ``candidate`` (B,)."""
 
     config: MultiCSEConfig
 
@@ -107,6 +115,7 @@ class MultiCSE(NonLingCSE):
 
     @property
     def loss_weights(self) -> dict[str, float]:
+        """Return the weights of all parts at the current progress of the run."""
         config, left = self.config, decay(self.config.schedule, self.progress)
         return {
             **{name: left * weight for name, weight in super().loss_weights.items()},
@@ -117,8 +126,11 @@ class MultiCSE(NonLingCSE):
         }
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``views`` (B, V, d), which are compared; of the text also ``pooled`` (B, V, d), the sentence vectors, and, where
-        something guides, ``guided`` (B, 1 + K, w): the first of them and its positives."""
+        """Return ``views`` (B, V, d) for the contrastive loss, and for text two further features.
+
+        These are ``pooled`` (B, V, d), the sentence embeddings, and with self-guidance ``guided`` (B, 1 + K, w), the
+        embedding of the first view and its positives.
+        """
         if stream != "text":
             return super().encode(stream, batch)
         pooled = self.pooled(batch)
@@ -129,6 +141,7 @@ class MultiCSE(NonLingCSE):
         return found
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the losses of `NonLingCSE`, and ``guidance``, ``grouped`` and ``cyclic``."""
         out = dict(super().losses(features, batches).losses)  # text, image, audio
         text = features.get("text", {})
         if self.guide is not None:
@@ -140,10 +153,19 @@ class MultiCSE(NonLingCSE):
         return StepOutput(out)
 
     def penalties(self) -> dict[str, Tensor]:
+        """Return L_reg of self-guidance."""
         return {} if self.guide is None else self.guide.distance(self.sentence_encoder.model)
 
     def text_loss(self, z: Tensor, batch: Batch) -> Tensor:
-        """SimCSE, or with triplets MoCoUTRL's NT-Xent against all antonym sentences; of whitened vectors if asked for."""
+        """Compute SimCSE, or for triplets MoCoUTRL's NT-Xent against all antonym sentences; optionally on whitened views.
+
+        Args:
+            z: Views of this worker, (B, V, d).
+            batch: Their batch.
+
+        Returns:
+            Scalar loss.
+        """
         if self.config.shrinkage is not None:
             z = losses.whitened(z, gather(z), self.config.shrinkage)
         if "candidate" not in batch:
@@ -153,8 +175,10 @@ class MultiCSE(NonLingCSE):
         return losses.nt_xent_with_negatives(z[:, :2], z_all[:, :2], z_all[:, 2], t, first, kept)
 
     def _cyclic(self, views: dict[str, Tensor]) -> Tensor:
-        """CyCLIP's two consistencies of every two modalities, views (B, 2, d). Nothing is paired but the views of one item:
-        they take the place of a picture and its caption."""
+        """Return the mean of CyCLIP's two consistencies over all pairs of modalities, for views (B, 2, d).
+
+        Items are not paired, so two views of one item replace an image and its caption.
+        """
         units = {name: F.normalize(z.float(), dim=-1) for name, z in views.items()}
         everywhere = {name: gather(z) for name, z in units.items()}
         return torch.stack(

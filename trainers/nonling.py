@@ -1,5 +1,6 @@
-"""NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, and in every step a contrastive update on images or sounds that have
-nothing to do with the sentences, through the same transformer layers. Only the text encoder is kept.
+"""NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, plus a contrastive update on unrelated images or audio in every step.
+
+Images and audio pass through the transformer layers of the text encoder. Only the text encoder is exported.
 """
 
 from __future__ import annotations
@@ -20,85 +21,97 @@ from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
 class NonLingStreamConfig(BaseModel):
-    """How one stream of images or sounds is learned from."""
+    """Settings of the contrastive loss on one stream of images or audio."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     loss: Literal["supcon", "simclr"] = "supcon"
-    """`supcon` uses the labels (the variant says how), `simclr` does not."""
+    """Contrastive loss. `supcon` uses class labels (in the form of the variant), `simclr` does not."""
     temperature: float = Field(0.07, gt=0)
-    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
+    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
     weight: float = Field(0.05, ge=0)
-    """Factor of the loss. Nearly inert when the update has its own AdamW, which is scale-invariant [errata 2.5]."""
+    """Weight of the loss. It has almost no effect if the update has its own AdamW, which is scale-invariant [errata 2.5]."""
     SIZES: ClassVar[dict[str, str]]
-    """Settings of the stream that must equal settings of the update."""
+    """Settings of the stream -> settings of the update that must be equal to them."""
 
     path: str | None = None
-    """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
+    """Folder or model ID of pretrained patch embeddings (ViT for images, AST for audio). If None, random initialisation."""
 
     def check_stream(self, name: str, recipe: RecipeParts) -> None:
-        """Raise ValueError unless the stream gives what the update takes."""
+        """Check that the stream provides the inputs of the update.
+
+        Args:
+            name: Name of the stream.
+            recipe: Recipe that contains it.
+
+        Raises:
+            ValueError: If kind, sizes, views or labels of the stream do not match.
+        """
         stream: Any = recipe.streams[name]
         if stream.kind != name:
-            raise ValueError(f"streams.{name}.kind={stream.kind!r} where the method takes {name}; use the kind {name!r}")
+            raise ValueError(f"streams.{name}.kind={stream.kind!r}: the method needs {name}; use the kind {name!r}")
         for given, taken in self.SIZES.items():
             value, wanted = getattr(stream, given), getattr(self, taken)
             if value != wanted:
                 raise ValueError(
-                    f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; give both the same value"
+                    f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; make both equal"
                 )
         if getattr(stream, "n_views", 1) > 2:
             raise ValueError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
         if self.loss == "supcon" and stream.label is None:
             raise ValueError(
-                f"method.{name}.loss is 'supcon', which needs classes, and streams.{name}.label is none. Name the field of "
-                f"the class (cls), or set method.{name}.loss to 'simclr'."
+                f"method.{name}.loss='supcon' requires class labels, but streams.{name}.label is None. Set it to the field "
+                f"of the class (cls), or set method.{name}.loss to 'simclr'."
             )
 
 
 class ImageConfig(NonLingStreamConfig):
-    """Images (B, 1 or 2, 3, image_size, image_size)."""
+    """Settings of the image update; images are (B, 1 or 2, 3, image_size, image_size)."""
 
     SIZES: ClassVar[dict[str, str]] = {"size": "image_size"}
 
     image_size: int = Field(224, gt=0)
-    """Pixels of a side of an image; the stream's size is the same."""
+    """Side length of an image in pixels, equal to the stream's size."""
     patch_size: int = Field(16, gt=0)
-    """Pixels of a side of the patches that an image is cut into; it divides image_size."""
+    """Side length of a patch in pixels; it must divide image_size."""
 
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
+        """Return the patch embeddings for a transformer of width `hidden_size`."""
         return ImagePatches(hidden_size, self.image_size, self.patch_size, self.path)
 
     def tokens(self, variant: Variant) -> int:
-        """Of an image: its patches and [CLS]."""
+        """Return the number of tokens per image: one per patch, plus [CLS]."""
         return (self.image_size // self.patch_size) ** 2 + 1
 
     def check(self, hidden_size: int, variant: Variant) -> None:
+        """Raise ValueError if the patch embeddings cannot be built for a transformer of width `hidden_size`."""
         check_image_patches(hidden_size, self.image_size, self.patch_size, self.path)
 
 
 class AudioConfig(NonLingStreamConfig):
-    """Spectrograms (B, 1 or 2, frames, bins).
+    """Settings of the audio update; spectrograms are (B, 1 or 2, frames, bins).
 
-    [errata 2.2] `paper` and `released` have patches of 24, fresh, without positions and statistics (211 tokens); `fixed`
-    has SSAST's own: patches of 16, positions, statistics, and pretrained weights where a path is given.
+    The variants `paper` and `released` have randomly initialised patches of 24 x 24 without positions and normalisation (211
+    tokens). `fixed` has SSAST's: patches of 16 x 16, positions, normalisation, and pretrained weights if a path is given
+    [errata 2.2].
     """
 
     SIZES: ClassVar[dict[str, str]] = {"frames": "frames", "bins": "bins"}
 
     weight: float = Field(0.01, ge=0)
     frames: int = Field(1024, gt=0)
-    """Frames of 10 ms of a spectrogram; the stream's frames are the same."""
+    """Frames of 10 ms per spectrogram, equal to the stream's frames."""
     bins: int = Field(128, gt=0)
-    """Mel filters of a spectrogram; the stream's bins are the same."""
+    """Mel filters per spectrogram, equal to the stream's bins."""
     patch_size: int | None = Field(None, gt=0)
-    """Frames and bins of a patch. None: 16 in the variant `fixed` (SSAST), else 24."""
+    """Side length of a patch in frames and bins. If None, 16 in the variant `fixed` (SSAST), otherwise 24."""
     mean: float = -4.2677393
-    """Mean of the log-mel values; the default is that of LibriSpeech."""
+    """Mean of the log-mel values, used in the variant `fixed`. Default: mean of LibriSpeech."""
     std: float = Field(4.5689974, gt=0)
-    """Their standard deviation: in the variant `fixed` the input is (x - mean) / (2 std), else x itself."""
+    """Standard deviation of the log-mel values. The variant `fixed` normalises the input to (x - mean) / (2 std)."""
 
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
+        """Return the patch embeddings of the variant for a transformer of width `hidden_size`."""
         fixed = variant == "fixed"
         return AudioPatches(
             hidden_size,
@@ -111,15 +124,16 @@ class AudioConfig(NonLingStreamConfig):
         )
 
     def check(self, hidden_size: int, variant: Variant) -> None:
+        """Raise ValueError if the variant has no pretrained patches, or the patch embeddings cannot be built."""
         if self.path is not None and variant != "fixed":
             raise ValueError(
-                f"method.audio.path={self.path!r}: variant={variant!r} has fresh patches [errata 2.2]; leave it out, "
-                "or use the variant 'fixed'"
+                f"method.audio.path={self.path!r}: variant={variant!r} has no pretrained patches [errata 2.2]; omit the "
+                "path, or use the variant 'fixed'"
             )
         check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
 
     def tokens(self, variant: Variant) -> int:
-        """Of a spectrogram: its patches and [CLS]."""
+        """Return the number of tokens per spectrogram: one per patch, plus [CLS]."""
         size = self._patch_size(variant)
         return (self.frames // size) * (self.bins // size) + 1
 
@@ -128,7 +142,7 @@ class AudioConfig(NonLingStreamConfig):
 
 
 class NonLingSettings(MethodConfig):
-    """What VisualCSE, AudioCSE and both together have in common."""
+    """Settings that VisualCSE, AudioCSE and their combination share."""
 
     citations: ClassVar[tuple[str, ...]] = ("jian2022nonlinguistic",)
 
@@ -136,25 +150,31 @@ class NonLingSettings(MethodConfig):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = False
-    """On: one update and one optimizer for the weighted sum of all losses (eq. 1). Off: an update each (Algorithm 1)."""
+    """If True, one update and one optimizer for the weighted sum of all losses (eq. 1). If False, one update per stream
+    (Algorithm 1)."""
 
     @property
     def nonling(self) -> dict[str, ImageConfig | AudioConfig]:
-        """The streams beside the text."""
+        """Settings of the streams other than text, by name."""
         both = {"image": self.image, "audio": self.audio}
         return {name: stream for name, stream in both.items() if stream is not None}
 
     def updates(self) -> dict[str, tuple[str, ...]]:
+        """Return one update per stream, or a single one if `summed`.
+
+        The paper's Algorithm 1 starts with text, the released code with images [errata 2.6].
+        """
         if self.summed:
             return named_updates((*self.nonling, "text"))
         nonling = [(name,) for name in self.nonling]
-        # [errata 2.6] Algorithm 1 begins with the text, the released code with the images.
         return named_updates(("text",), *nonling) if self.variant == "paper" else named_updates(*nonling, ("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the embeddings of the text."""
         return self.text.vectors()
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the streams, and that the encoder accepts patches."""
         self.text.check(recipe, encoder, "method.text.supervised")
         for name, config in self.nonling.items():
             config.check_stream(name, recipe)
@@ -162,47 +182,45 @@ class NonLingSettings(MethodConfig):
             return
         if encoder.model_type not in STACKS:
             raise ValueError(
-                f"encoder.path: a {encoder.model_type!r} model cannot take image or audio patches; choose a model of type "
-                f"{', '.join(STACKS)}"
+                f"encoder.path: a {encoder.model_type!r} model does not support image or audio patches; choose a model of "
+                f"type {', '.join(STACKS)}"
             )
         for config in self.nonling.values():
             config.check(encoder.hidden_size, self.variant)
 
     def build(self, encoder: TextEncoder) -> NonLingCSE:
+        """Return NonLing-CSE with `encoder`."""
         return NonLingCSE(encoder, self)
 
 
 class VisualCSEConfig(NonLingSettings):
-    """Images alone."""
+    """Settings of VisualCSE: text and images."""
 
     name: Literal["visualcse"] = "visualcse"
-    """Name of the method; fixed, since the other settings belong to it."""
     image: ImageConfig = ImageConfig()
     audio: None = None
-    """VisualCSE takes no sounds."""
+    """Not available: VisualCSE does not use audio."""
 
 
 class AudioCSEConfig(NonLingSettings):
-    """Sounds alone."""
+    """Settings of AudioCSE: text and audio."""
 
     name: Literal["audiocse"] = "audiocse"
-    """Name of the method; fixed, since the other settings belong to it."""
     audio: AudioConfig = AudioConfig()
     image: None = None
-    """AudioCSE takes no images."""
+    """Not available: AudioCSE does not use images."""
 
 
 class NonLingCSEConfig(NonLingSettings):
-    """Images and sounds together."""
+    """Settings of NonLing-CSE with text, images and audio."""
 
     name: Literal["nonling"] = "nonling"
-    """Name of the method; fixed, since the other settings belong to it."""
     image: ImageConfig | None = ImageConfig()
     audio: AudioConfig | None = AudioConfig()
 
 
 class NonLingCSE(SimCSE):
-    """Streams ``text`` and ``image`` and/or ``audio``; those two with ``label`` (B,) when their loss is ``supcon``."""
+    """NonLing-CSE on the streams ``text`` and ``image``, ``audio`` or both; the loss `supcon` needs their ``label`` (B,)."""
 
     FIELDS = {"image": "image", "audio": "spectrogram"}
 
@@ -216,13 +234,15 @@ class NonLingCSE(SimCSE):
 
     @property
     def loss_weights(self) -> dict[str, float]:
+        """Return the weights of the streams other than text."""
         return {name: stream.weight for name, stream in self.config.nonling.items()}
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """Return ``views`` (B, V, d) after the head of the stream."""
         if stream == "text":
             return super().encode(stream, batch)
         views = batch[self.FIELDS[stream]]
-        views = views.expand(-1, 2, *views.shape[2:]) if views.shape[1] == 1 else views  # they differ by dropout only
+        views = views.expand(-1, 2, *views.shape[2:]) if views.shape[1] == 1 else views  # two dropout masks
         tokens = self.sentence_encoder.outputs(patches=self.patches[stream](views.flatten(0, 1))).tokens
         cls = tokens[:, 0]
         if self.text.supervised:  # CLS -> mlp, shared with the text -> image_mlp
@@ -230,21 +250,22 @@ class NonLingCSE(SimCSE):
         return {"views": self.heads[stream](cls).unflatten(0, views.shape[:2])}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        # In the order of the update, which is the same on every worker: the losses gather.
+        # In the order of the update, which is equal on all workers, since the losses communicate.
+        """Return one loss per stream, named after it."""
         out: dict[str, Tensor] = {}
         for name, feature in features.items():
             if name == "text":
                 out |= super().losses(features, batches).losses
             else:
                 out[name] = self._nonling_loss(name, feature["views"], batches[name])
-        if self.config.variant == "paper":  # eq. 2 to 7 are sums over the batch, of all workers together
+        if self.config.variant == "paper":  # eq. 2 to 7 are sums over the global batch
             out = {name: loss * world_size() * len(features[name]["views"]) for name, loss in out.items()}
         return StepOutput(out)
 
     def _nonling_loss(self, name: str, z: Tensor, batch: Batch) -> Tensor:
         config, z_all, first = self.config.nonling[name], gather(z), offset(len(z))
         if config.loss == "simclr":
-            return losses.simclr(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
+            return losses.info_nce(z[:, 0], z_all[:, 1], config.temperature, first)  # SimCLR in one direction: eq. 5, 7
         labels = gather(batch["label"])
         if self.config.variant == "fixed":
             return losses.supcon(z, z_all, labels, config.temperature, first)

@@ -1,4 +1,4 @@
-"""Masked-language-model pretraining (Devlin et al., 2019) of a small encoder: for languages that have no BERT."""
+"""Masked-language-model pretraining (Devlin et al., 2019) of a small encoder, for languages without a BERT model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from multicse.trainers.method import Method, MethodConfig, StepOutput
 from multicse.trainers.recipe import EncoderConfig, Recipe, RecipeError
 
 KEY = 10
-"""Hex digits of a start's name."""
+"""Hex digits in the folder name of a new encoder."""
 
 
 class MaskedLMConfig(MethodConfig):
@@ -34,30 +34,31 @@ class MaskedLMConfig(MethodConfig):
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"
-    """Name of the method; fixed, since the other settings belong to it."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
-    """Share of a sentence's tokens that the model has to guess."""
+    """Share of tokens that are selected for prediction."""
     fresh: FreshEncoder | None = None
-    """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
+    """Settings of a new encoder and tokenizer, created from the stream's text in a folder below `encoder.path`. If None,
+    `encoder.path` is trained further."""
 
     def make_start(self, recipe: Recipe) -> Recipe:
-        """Make the new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
+        """Create the new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
 
-        The name of the folder is a hash of all that decides the encoder, so that another text or vocabulary makes another.
+        The folder name is a hash of everything that determines the encoder, so another text or vocabulary creates another
+        folder.
 
         Raises:
-            RecipeError: If another encoder is at the path.
+            RecipeError: If `encoder.path` itself contains an encoder.
         """
         assert isinstance(recipe.encoder, EncoderConfig)
         if self.fresh is None:
             return recipe
         path, shards = Path(recipe.encoder.path), recipe.shards("text")
-        if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
+        if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
             path = path.parent
         if (path / "config.json").exists():
             raise RecipeError(
-                f"encoder.path={recipe.encoder.path!r} holds an encoder, and this recipe makes a new one (method.fresh): "
-                "the recipe 'further' goes on with one that there is; else name a folder for new ones, or leave it out"
+                f"encoder.path={recipe.encoder.path!r} contains an encoder, but this recipe creates one (method.fresh); use "
+                "the recipe 'further' to continue its training, or choose another folder for new encoders"
             )
         folder = path / _key(self.fresh, shards, recipe.run.seed)
         if not folder.exists():
@@ -69,11 +70,12 @@ class MaskedLMConfig(MethodConfig):
         return recipe.replace("encoder.path", str(folder))
 
     def build(self, encoder: TextEncoder) -> MaskedLM:
+        """Return the encoder with a masked-language-model head."""
         return MaskedLM(encoder, self)
 
 
 class MaskedLM(Method):
-    """One stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
+    """Masked language model on the stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
     sentence_encoder: TextEncoder
     special: Tensor
@@ -91,20 +93,20 @@ class MaskedLM(Method):
         nn.init.zeros_(first.bias)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``loss`` and ``correct`` (B,): sums over a sentence's chosen tokens; ``chosen`` (B,): how many there are."""
+        """Return ``loss`` and ``correct`` (B,), sums over a sentence's selected tokens, and their number ``chosen`` (B,)."""
         ids, mask, host_mask = (tensor[:, 0] for tensor in batch.texts())
         tokenizer, share = self.sentence_encoder.tokenizer, self.settings.mask_probability
         masked, chosen = mask_tokens(ids, share, tokenizer.mask_token_id, len(tokenizer), self.special)
         if ids.device.type == "cpu":
             count = int(chosen.sum())
-        else:  # a GPU would be waited for to count them; more than the mean and ten standard deviations are never chosen
+        else:  # counting would synchronise with the GPU; mean plus ten standard deviations is never exceeded
             tokens = int(host_mask.sum())
             count = min(tokens, math.ceil(tokens * share + 10 * math.sqrt(tokens * share) + 10))
         places = first_true(chosen, count)
         counts, targets = chosen.flatten()[places], ids.flatten()[places]
         states = self.sentence_encoder.outputs(masked, mask, host_mask=host_mask).tokens.flatten(0, 1)[places]
         words = self.sentence_encoder.model.get_input_embeddings().weight
-        logits = F.linear(self.transform(states), words, self.bias).float()  # output weights tied to the input's
+        logits = F.linear(self.transform(states), words, self.bias).float()  # tied to the input embeddings
         rows = places // ids.shape[1]
         loss = F.cross_entropy(logits, targets, reduction="none") * counts
         correct = (logits.argmax(-1) == targets).float() * counts
@@ -116,13 +118,14 @@ class MaskedLM(Method):
         }
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the loss ``mlm``, the mean over selected tokens, and their accuracy in percent."""
         sums = features["text"]
         count = sums["chosen"].sum().clamp_min(1)
         return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
 
 
 def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
-    """What decides a new encoder: its settings and seed, and the text."""
+    """Return a hash of a new encoder's settings and seed, and of the text."""
     files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
     content = fresh.model_dump_json()
     first = "" if shards.first is None else f" {shards.first}"
@@ -130,10 +133,19 @@ def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
 
 
 def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens (B, L) with a share replaced, and which were chosen (B, L): 80 % by [MASK], 10 % by a random token, 10 % kept.
-    Those of `special` (S,) are not chosen.
+    """Select tokens for prediction and replace 80 % of them by [MASK] and 10 % by a random token; 10 % stay unchanged.
 
-    Randomness is torch's global generator, which the engine seeds for every step.
+    The random numbers come from torch's global generator, which the engine seeds at every step.
+
+    Args:
+        ids: Token ids, (B, L).
+        probability: Share of tokens to select.
+        mask_id: Id of [MASK].
+        vocab_size: Random tokens are below this id.
+        special: Ids of tokens that are never selected, (S,).
+
+    Returns:
+        Token ids with replacements, and a mask of the selected tokens, (B, L) each.
     """
     ordinary = ~torch.isin(ids, special)
     chosen = (torch.rand(ids.shape, device=ids.device) < probability) & ordinary

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides what a run does. Made by plain functions in `pipelines/`, never by hand-edited files."""
+"""Recipe: all settings that determine a run. Recipes are created by plain functions in `pipelines/`."""
 
 from __future__ import annotations
 
@@ -29,59 +29,59 @@ log = logging.getLogger(__name__)
 
 
 class GroupOverride(Settings):
-    """What one parameter group has differently."""
+    """Settings of one parameter group that override the settings of the update."""
 
     lr: float | None = Field(None, ge=0)
-    """Learning rate of the group; none: that of the update."""
+    """Learning rate of the group. If None, the update's learning rate."""
     weight_decay: float | None = Field(None, ge=0)
-    """Weight decay of the group; none: that of the update."""
+    """Weight decay of the group. If None, the update's weight decay."""
     schedule: Literal["linear", "cosine", "constant"] | None = None
-    """How the group's rate falls; none: as the update's."""
+    """Learning rate schedule of the group. If None, the update's schedule."""
     warmup: float | None = Field(None, ge=0)
-    """Steps, or share of them, in which its rate rises; none: those of the update."""
+    """Warm-up of the group, in steps or as a share of all steps. If None, the update's warm-up."""
 
 
 class ScheduleConfig(Settings):
-    """What every optimizer of an update has."""
+    """Settings that all optimizers share."""
 
     lr: float = Field(3e-5, ge=0)
-    """Learning rate at the top of the schedule."""
+    """Peak learning rate of the schedule."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decay of the weights: AdamW's is decoupled and leaves out biases and norms, SGD's is in the gradient of all."""
+    """Weight decay. AdamW: decoupled, without biases and norms. SGD: part of the gradient, for all parameters."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
-    """How the rate falls after the warm-up: to 0 at the last step, or not at all."""
+    """Learning rate schedule after the warm-up: linear or cosine decay to 0 at the last step, or constant."""
     warmup: float = Field(0.0, ge=0)
-    """Steps in which the rate rises linearly from 0: below 1 a share of all steps, from 1 on a number of steps, which may
-    be more than the run has."""
+    """Linear warm-up from 0: a share of all steps if below 1, otherwise a number of steps, which may exceed the steps of
+    the run."""
     ahead: int = Field(0, ge=0)
-    """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [errata 4.4])."""
+    """Steps that the schedule is ahead of the run (the released CyCLIP: the steps of one epoch [errata 4.4])."""
     layer_decay: float = Field(1.0, gt=0, le=1)
-    """Factor on the rate from each layer of the text transformer to the one below it; the embeddings come last. What is
-    behind the transformer has the full rate."""
+    """Factor on the learning rate from each layer of the text transformer to the layer below, embeddings last. Modules
+    after the transformer have the full learning rate."""
     max_grad_norm: float | None = Field(1.0, gt=0)
-    """Largest norm of the gradient over all parameters of the update; none: not clipped."""
+    """Maximum norm of the gradient over all parameters of the update. If None, gradients are not clipped."""
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
 
 
 class OptimConfig(ScheduleConfig):
-    """AdamW and the schedule of one update."""
+    """AdamW and learning rate schedule of one update."""
 
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay rates of the two moments."""
+    """Decay rates of AdamW's two moment estimates."""
     eps: float = Field(1e-8, gt=0)
-    """AdamW's term against division by zero."""
+    """Term in AdamW's denominator for numerical stability."""
 
 
 class SGDConfig(ScheduleConfig):
-    """SGD with momentum, and the schedule of one update."""
+    """SGD with momentum and learning rate schedule of one update."""
 
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Share of the last update that goes on."""
+    """Momentum factor (0: plain SGD)."""
     momentum_after_warmup: float | None = Field(None, ge=0, lt=1)
-    """The same from the end of the warm-up on; none: as before."""
+    """Momentum factor after the warm-up. If None, it does not change."""
     nesterov: bool = False
-    """Look ahead along the momentum; without momentum there is nothing to look along."""
+    """Use Nesterov momentum, which requires a momentum above 0."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -96,121 +96,128 @@ def _optimizer(given: Any) -> str:
 
 
 AnyOptim = Annotated[Annotated[OptimConfig, Tag("adamw")] | Annotated[SGDConfig, Tag("sgd")], Discriminator(_optimizer)]
-"""Told apart by their fields."""
+"""Distinguished by their fields."""
 
 
 class EvaluationConfig(Settings):
-    """What is measured, and on what a checkpoint is chosen."""
+    """Evaluation tasks and checkpoint selection."""
 
     data: str | None = None
-    """A SentEval `downstream` folder or a folder of raw TSVs; none: only what needs no data (Lee)."""
+    """SentEval `downstream` folder or folder of raw TSV files. If None, only tasks without external data (Lee) are
+    available."""
     select: str | None = "stsb-dev"
-    """The development task whose primary metric chooses the checkpoint; none: the last step is kept."""
+    """Development task for checkpoint selection, by its primary metric. If None, the last step is kept."""
     watch: tuple[str, ...] = ()
-    """Further development tasks that are measured and logged at every evaluation."""
+    """Additional development tasks that are logged at every evaluation."""
     final: tuple[str, ...] = ()
-    """Tasks measured once before and once after training, with the chosen checkpoint."""
+    """Test tasks, evaluated once before training and once after it."""
     eval_steps: int = Field(125, gt=0)
-    """Steps between two evaluations, and so between chances to be the best."""
+    """Steps between two evaluations, each of which may select the checkpoint."""
     patience: int | None = Field(None, gt=0)
-    """Stop after this many evaluations without a better score; none: never."""
+    """Stop early after this many evaluations without a better score. If None, there is no early stopping."""
     patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
-    """What patience counts: evaluations in a row without a new best, or (SG-BERT) all that fall below the one before."""
+    """Evaluations that patience counts: consecutive ones without a new best score, or (SG-BERT) all that score lower than
+    the previous one."""
     choose_untrained: bool = True
-    """Whether the weights before the first step may be the best (released NonLing-CSE: not)."""
+    """Allow the selection of the weights before the first step (the released NonLing-CSE does not)."""
     keep: Literal["best", "last"] = "best"
-    """The weights that are measured and exported: those of the best evaluation, or of the last step."""
+    """Weights that are evaluated at the end and exported: from the best evaluation, or from the last step."""
 
 
 class ExportConfig(Settings):
-    """What an export has beside the trained weights, fitted on sentences of the training text."""
+    """Additions to the exported model, fitted on sentences of the training text."""
 
     whiten: bool = False
-    """A last layer that whitens the vectors (Su et al. 2021): mean off, principal axes at variance 1."""
+    """Append a PCA whitening layer (Su et al. 2021) to the exported model."""
     dimensions: int | None = Field(None, gt=0)
-    """Principal axes that the whitening keeps, the first ones; none: all along which the text varies."""
+    """Number of leading principal components that the whitening keeps. If None, all with a positive variance."""
     int8_ranges: bool = False
-    """A file int8_ranges.npy, by which `quantize_embeddings(vectors, "int8", ranges)` makes vectors of 8 bits."""
+    """Save int8_ranges.npy, the ranges for `quantize_embeddings(vectors, "int8", ranges)` of sentence-transformers."""
 
     @model_validator(mode="after")
     def _dimensions_are_of_the_whitening(self) -> Self:
         if self.dimensions is not None and not self.whiten:
-            raise ValueError(f"dimensions={self.dimensions} are those of a whitened export; set export.whiten True")
+            raise ValueError(f"dimensions={self.dimensions} requires a whitened export; set export.whiten True")
         return self
 
 
 class RunConfig(Settings):
-    """How a run is carried out."""
+    """Execution, hardware and tracking of a run."""
 
     output_dir: str = "runs"
-    """Folder of checkpoints, journal and export. In a job that is sent its folder, relative paths start at ~/multicse."""
+    """Folder for checkpoints, journal and export. In a Ray job with a working directory, relative paths start at
+    ~/multicse."""
     resume: Literal["auto", "never", "must"] = "auto"
-    """An unfinished run of this recipe in the output goes on where it was; never: it begins anew; must: it is an error
-    when there is none."""
+    """How an unfinished run of this recipe in output_dir is treated: `auto` resumes it if it exists, `never` starts over,
+    `must` raises an error if it does not exist."""
     overwrite: bool = False
-    """Replace the run that the output holds, be it finished or another recipe's."""
+    """Replace the run in output_dir, even if it is finished or has another recipe."""
     seed: int = 42
-    """Number that all randomness follows from: weights, order, views, dropout."""
+    """Random seed for weights, data order, views and dropout."""
     epochs: float = Field(1, gt=0)
-    """Passes over the leading stream."""
+    """Number of epochs of the primary stream."""
     max_steps: int | None = Field(None, gt=0)
-    """At most this many steps, whatever the epochs say."""
+    """Maximum number of steps, regardless of epochs."""
     gradient_accumulation_steps: int = Field(1, gt=0)
-    """Batches per optimizer step, update by update."""
+    """Batches per optimizer step, accumulated for each update separately."""
     mini_batch_size: int | None = Field(None, gt=0)
-    """Samples that a worker encodes at a time (GradCache), for batches that do not fit; none: all. The losses compare the
-    whole batch either way; encoding costs one more forward."""
+    """Mini-batch size per worker for gradient caching (GradCache), for batches that do not fit into memory. Losses use
+    the full batch; encoding costs one extra forward pass. If None, no caching."""
     matryoshka: tuple[int, ...] = ()
-    """Smaller sizes of the sentence vectors, 64 128 for example: the losses of their first so many dimensions are added."""
+    """Additional embedding sizes for Matryoshka training, for example 64 128; the losses of the truncated embeddings are
+    added."""
     ema: float | None = Field(None, gt=0, lt=1)
-    """Keep a moving average of the weights, which moves by 1 - ema a step (0.999 for example): it is what is evaluated and
-    exported; none: the weights themselves are."""
+    """Decay per step of a moving average of the weights, for example 0.999; the average is evaluated and exported. If
+    None, the weights themselves are."""
     callbacks: tuple[str, ...] = ()
-    """Functions of your own that are told of every line of the log and every evaluation: `package.module:function`, or
+    """User-defined callbacks, called at every logging step and every evaluation, as `package.module:function` or
     `FILE.py:function`."""
     gradient_checkpointing: bool = False
-    """Compute the transformers' states again in the backward, a layer at a time, instead of keeping them all."""
+    """Recompute the activations of the transformer layers in the backward pass instead of storing them, to save memory."""
     compile: bool = False
-    """Let torch.compile make the transformers faster: minutes at the start, and another order of rounding."""
+    """Compile the transformers with torch.compile. Compilation takes minutes, and results differ by rounding."""
     sharded: bool = False
-    """Share the transformers' layers out among the workers (FSDP2), for encoders that do not fit one GPU: weights, gradients
-    and moments of each are then in one place only."""
+    """Shard parameters, gradients and optimizer states of the transformer layers over the workers (FSDP2), for encoders
+    that do not fit into one GPU."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Numbers of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
+    """Precision of the forward and backward pass; weights and optimizer states stay fp32. fp16 requires a GPU."""
     tf32: bool = True
-    """Let GPUs multiply matrices of an fp32 run as TF32: several times faster, with 10 bits of fraction instead of 23."""
+    """Use TF32 for fp32 matrix products on GPUs: several times faster, with a 10-bit instead of a 23-bit mantissa."""
     save_steps: int | None = Field(None, gt=0)
-    """Steps between checkpoints; none: at every evaluation."""
+    """Steps between two checkpoints. If None, a checkpoint is saved at every evaluation."""
     logging_steps: int = Field(10, gt=0)
-    """Steps between lines of the log and of the tracker."""
+    """Steps between two log lines, which are also sent to the trackers."""
     num_workers: int = Field(1, ge=0)
-    """Training processes; 0: everything in this process, for a debugger."""
+    """Number of training processes; 0 trains in the current process, for debugging."""
     cpus_per_worker: float = Field(1.0, gt=0)
-    """CPUs that Ray sets aside for a worker; reading takes streams.*.cpus more."""
+    """CPUs that Ray reserves for each worker, in addition to streams.*.cpus for reading."""
     gpus_per_worker: float = Field(0, ge=0)
-    """GPUs of each worker, also of run.num_workers 0: 1, or 0 to train on CPUs. A share, such as 0.5, is for one worker."""
+    """GPUs per worker, also for num_workers 0: 1, or 0 to train on CPUs. A fraction, such as 0.5, requires a single
+    worker."""
     threads: int | None = Field(None, gt=0)
-    """Torch threads of a CPU worker; none: the machine's cores shared among its workers."""
+    """Torch threads of a CPU worker. If None, the cores of the machine are divided among its workers."""
     storage: str | None = None
-    """Where checkpoints go, any pyarrow URL (s3://…); none: MULTICSE_STORAGE, else the output folder. Needed with several
-    nodes. A folder also replaces ~/multicse of jobs."""
+    """Location of checkpoints, a folder or pyarrow URL (s3://…), required with several nodes. If None, MULTICSE_STORAGE,
+    otherwise output_dir. A folder also replaces ~/multicse of jobs."""
     max_failures: int = 0
-    """Restarts from the last checkpoint after a worker is lost."""
+    """Maximum number of restarts from the last checkpoint after a worker failure."""
     step_timeout: float = Field(1800, gt=0)
-    """Seconds that a step may take, with its wait for batches, before the worker ends; a tenth of it: a warning."""
+    """Timeout of a training step in seconds, including the wait for batches; the worker is terminated after it. A warning
+    is logged after a tenth of it."""
     tracking_uri: str | None = None
-    """Where MLflow keeps the run; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder, in a job
-    that is sent its folder in ~/multicse."""
+    """MLflow tracking URI. If None, MLFLOW_TRACKING_URI, otherwise sqlite:///mlflow.db in the current folder (in
+    ~/multicse for a Ray job with a working directory)."""
     experiment: str | None = None
-    """Experiment of MLflow that the run is in; none: the recipe's paper."""
+    """MLflow experiment of the run. If None, the paper in the recipe's name."""
     register_as: str | None = None
-    """Registered model of MLflow that the export becomes a version of."""
+    """Name under which the export is registered in the MLflow model registry, as a new version."""
     push_to_hub: str | None = None
-    """Repository of the Hugging Face hub, USER/NAME, that the export is uploaded to; a new one is private."""
+    """Hugging Face Hub repository, USER/NAME, to which the export is uploaded; a new repository is private."""
     report_to: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Who gets the metrics besides MLflow: TensorBoard (OUTPUT/tensorboard), Weights & Biases (OUTPUT/wandb, offline)."""
+    """Additional trackers besides MLflow: `tensorboard` (OUTPUT_DIR/tensorboard), `wandb` (offline mode,
+    OUTPUT_DIR/wandb)."""
     verbose: bool = False
-    """Let Ray and the libraries talk."""
+    """Show log messages of Ray and other libraries."""
 
 
 _NOT_IDENTITY = (
@@ -242,11 +249,11 @@ FORMER: dict[str, dict[str, str]] = {
     "evaluation": {"eval_steps": "every"},
     "optim": {"max_grad_norm": "clip"},
 }
-"""Former names of settings by section, which recipes of older runs have."""
+"""Former names of settings by section, which older recipe.json files contain."""
 
 
 def current_name(path: str) -> str | None:
-    """Return the present path of a setting that had this path formerly: ``run.num_workers``; None for other paths."""
+    """Return the current path of a setting whose path was `path` in former versions, or None."""
     section, _, rest = path.partition(".")
     *update, last = rest.split(".")
     for name, former in FORMER.get(section, {}).items():
@@ -256,7 +263,7 @@ def current_name(path: str) -> str | None:
 
 
 def _named_sections(content: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
-    """Yield the path of each section of a recipe's content that has renamed settings, the section, and `FORMER` of it."""
+    """Yield path and content of every section with renamed settings, and its part of `FORMER`."""
     for section, names in FORMER.items():
         part = content.get(section)
         parts = part if section == "optim" and isinstance(part, dict) else {None: part}
@@ -266,7 +273,7 @@ def _named_sections(content: Any) -> Iterator[tuple[str, dict[str, Any], dict[st
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot run; the text names the setting, what was given and what is allowed, and no URL's password."""
+    """A recipe that cannot run. The text names the setting, its value and the allowed values, without passwords of URLs."""
 
     def __init__(self, text: str) -> None:
         super().__init__(redacted(text))
@@ -277,11 +284,11 @@ def _method(given: Any) -> Any:
 
 
 AnyMethod = Annotated[SerializeAsAny[MethodConfig], BeforeValidator(_method)]
-"""Told apart by their name, which the registry knows."""
+"""Distinguished by their name, which the registry resolves."""
 
 
 class Recipe(Settings):
-    """A complete run. Two recipes with equal `identity()` are the same experiment."""
+    """All settings of a run. Recipes with equal `identity()` are the same experiment."""
 
     name: str
     """`paper/row`, for example `visualcse/bert-base`."""
@@ -289,9 +296,9 @@ class Recipe(Settings):
     encoder: AnyEncoder
     streams: dict[str, AnyStream]
     optim: dict[str, AnyOptim]
-    """One optimizer per update, by the update's name (`text`, `image`, `image+text`)."""
+    """One optimizer per update, by the name of the update (`text`, `image`, `image+text`)."""
     lead: str = "text"
-    """The stream whose passes are the epochs."""
+    """Primary stream; its epochs are the epochs of the run."""
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
     run: RunConfig = RunConfig()
@@ -309,20 +316,28 @@ class Recipe(Settings):
                     settings[name] = settings.pop(former)
                     renamed.append(f"{path}.{former} is now {path}.{name}")
         if renamed:
-            log.warning("recipe %s has former names of settings: %s", given.get("name"), "; ".join(renamed))
+            log.warning("recipe %s uses former names of settings: %s", given.get("name"), "; ".join(renamed))
         return given
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The recipe that `to_json` wrote. Raises RecipeError for unknown fields and wrong values."""
+        """Load a recipe from the output of `to_json`.
+
+        Raises:
+            RecipeError: If a field is unknown or a value is not allowed.
+        """
         try:
             return cls.model_validate_json(without_copies(text))
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
 
     def to_json(self, secrets: bool = False) -> str:
-        """The whole recipe, indented. Passwords and signatures of URLs are left out, since it is kept beside the run and in
-        the model's card; with `secrets`, for the workers of a run, they are in it. The identity is the same."""
+        """Return the recipe as indented JSON.
+
+        Args:
+            secrets: Include passwords and signatures of URLs, for the workers of a run. They are omitted by default, since
+                the JSON is stored with the run and in the model card. The identity does not depend on them.
+        """
 
         def clean(value: Any) -> Any:
             if isinstance(value, dict):
@@ -335,7 +350,7 @@ class Recipe(Settings):
         return json.dumps(content if secrets else clean(content), indent=2, ensure_ascii=False)
 
     def flat(self) -> dict[str, Any]:
-        """Every field by its dotted path: ``{"optim.text.lr": 3e-05, ...}``."""
+        """Return every field by its dotted path: ``{"optim.text.lr": 3e-05, ...}``."""
         out: dict[str, Any] = {}
 
         def visit(prefix: str, value: Any) -> None:
@@ -349,9 +364,14 @@ class Recipe(Settings):
         return out
 
     def replace(self, path: str, value: Any) -> Self:
-        """The recipe with the field at a dotted path changed: ``recipe.replace("optim.text.lr", 1e-5)``.
+        """Return a copy with one field changed: ``recipe.replace("optim.text.lr", 1e-5)``.
 
-        Raises RecipeError for a path that does not exist (with the nearest one) and for a value that is not allowed.
+        Args:
+            path: Dotted path of the field.
+            value: New value.
+
+        Raises:
+            RecipeError: If the path does not exist (the text suggests the nearest one) or the value is not allowed.
         """
         content = self.model_dump()
         *parents, last = path.split(".")
@@ -372,24 +392,24 @@ class Recipe(Settings):
         return made
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """The recipe with the fields at these dotted paths changed, in their order. Raises RecipeError as `replace`."""
+        """Return a copy with several fields changed, in order; as `replace`."""
         recipe = self
         for path, value in changes.items():
             recipe = recipe.replace(path, value)
         return recipe
 
     def identity(self) -> str:
-        """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits.
+        """Return a hash of everything that determines the result, without output, URIs and resources; 12 hex digits.
 
-        Of local paths the last two parts count: the same data in another folder or on another machine is the same; so are
-        URLs that are signed anew.
+        Of local paths only the last two parts count, so the same data in another folder or on another machine has the same
+        identity, as have URLs with a new signature.
         """
         content = json.loads(self.to_json())
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
         if self.export == ExportConfig():
             content.pop("export")
-        if self.run.tf32:  # newer than runs that continue
+        if self.run.tf32:  # absent in older runs, which can still be resumed
             content["run"].pop("tf32")
         for stream in content["streams"].values():
             stream.pop("cpus")
@@ -403,14 +423,14 @@ class Recipe(Settings):
         for name in ("watch", "final"):
             evaluation[name] = [_local_task(task) for task in evaluation[name]]
         evaluation["select"] = _local_task(evaluation["select"] or "")
-        for _, settings, names in _named_sections(content):  # a run that began under the former names goes on
+        for _, settings, names in _named_sections(content):  # runs with former names can still be resumed
             for name, former in names.items():
                 if name in settings:
                     settings[former] = settings.pop(name)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
-        """Settings that decide the result and are not the same here and there: path -> both values."""
+        """Return the settings that determine the result and differ between two recipes: path -> both values."""
         ours, theirs = self.flat(), other.flat()
         ignored = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
         paths = [path for path in {**ours, **theirs} if path not in ignored]
@@ -418,11 +438,11 @@ class Recipe(Settings):
 
     @cached_property
     def opened(self) -> dict[str, ShardSet]:
-        """The streams' shards that `shards` has opened, or another process for this one."""
+        """Shards of the streams, opened by `shards` or by another process for this one."""
         return {}
 
     def shards(self, stream: str) -> ShardSet:
-        """Open the shards of a stream, once for this recipe and those that `replace` makes of it with the same stream.
+        """Open the shards of a stream once; `replace` keeps them if the stream does not change.
 
         Raises:
             DataError: As `StreamConfig.open`.
@@ -433,25 +453,25 @@ class Recipe(Settings):
 
     @property
     def paper(self) -> str:
-        """The first half of the name."""
+        """The first part of the name."""
         return self.name.split("/")[0]
 
     def steps(self, samples: int) -> int:
-        """Steps of the run when the leading stream has `samples` samples."""
+        """Return the number of steps if the primary stream contains `samples` samples."""
         batch = self.streams[self.lead].batch_size * self.run.gradient_accumulation_steps
         steps = math.ceil(math.ceil(samples / batch) * self.run.epochs)
         return min(steps, self.run.max_steps or steps)
 
 
 def _setting(place: tuple[int | str, ...]) -> list[str]:
-    """Where a setting is, without the kind that pydantic puts behind the name of a method, stream, encoder or optimizer."""
+    """Return the path of a setting without the discriminators of methods, streams, encoders and optimizers."""
     names = [str(part) for part in place]
     kind = {"encoder": 1, "streams": 2, "optim": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
 
 
 def _local_task(name: str) -> str:
-    """A task on data of the user's own, KIND:PLACE, without the folders above."""
+    """Return a task on user data, KIND:PATH, without the parent folders of PATH."""
     kind, colon, place = name.partition(":")
     if not colon:
         return name
@@ -461,6 +481,7 @@ def _local_task(name: str) -> str:
 
 
 def local_name(path: str) -> str:
+    """Return the last two parts of a local path; URLs are returned unchanged."""
     return path if "://" in path else "/".join(path.rstrip("/").split("/")[-2:])
 
 
@@ -471,6 +492,6 @@ def _readable(error: ValidationError) -> str:
         shown = item["type"] not in ("missing", "extra_forbidden", "json_invalid") and not isinstance(item["input"], dict)
         given = f", given {item['input']!r}" if shown else ""
         own = item["msg"].removeprefix("Value error, ")
-        message = "there is no such setting" if item["type"] == "extra_forbidden" else own
+        message = "unknown setting" if item["type"] == "extra_forbidden" else own
         lines.append(f"{path}: {message}{given}" if path else f"{message}{given}")
     return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""Every method by the name that a recipe gives it: the project's, those of installed packages and of a user's own files."""
+"""Registry of methods by name: the project's methods, those of installed packages, and those of user files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ METHODS = {
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"
-"""Entry points of installed packages: ``name = "package.module:Config"``."""
+"""Entry point group of installed packages: ``name = "package.module:Config"``."""
 
 _own: dict[str, type[MethodConfig]] = {}
 _files: dict[str, str] = {}
 
 
 def method_config(name: str) -> type[MethodConfig]:
-    """The settings of the method of this name. Raises ValueError for one that is not known, with those that are."""
+    """Return the settings class of a method.
+
+    Raises:
+        ValueError: If no method has this name; the text lists all methods.
+    """
     if name in _own:
         return _own[name]
     place = METHODS.get(name)
@@ -41,8 +45,8 @@ def method_config(name: str) -> type[MethodConfig]:
         place = installed.get(name)
         if place is None:
             raise ValueError(
-                f"there is no method {name!r}; there are {', '.join([*METHODS, *installed, *_own])}. A method in a file of "
-                f"your own is run by: {command('run')} FILE"
+                f"method {name!r} not found; known methods: {', '.join([*METHODS, *installed, *_own])}. Run a method in "
+                f"your own file with: {command('run')} FILE"
             )
     module, _, attribute = place.partition(":")
     found: type[MethodConfig] = getattr(importlib.import_module(module, __package__), attribute)
@@ -50,18 +54,26 @@ def method_config(name: str) -> type[MethodConfig]:
 
 
 def load_file(path: str | Path) -> ModuleType:
-    """Run a Python file of the user's own, and register the methods whose settings it defines. Returns its module."""
+    """Execute a user's Python file, register the methods whose settings it defines, and return its module."""
     return load_source(module_of(path), Path(path).read_text(encoding="utf-8"), str(path))
 
 
 def module_of(path: str | Path) -> str:
-    """The name of the module that such a file becomes: another one for every file, as a worker has no folders to tell them
-    apart by."""
+    """Return the module name of a user file. It contains a hash of the path, so that files with equal names differ."""
     return f"own_{Path(path).stem}_{zlib.crc32(str(path).encode()):08x}"
 
 
 def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
-    """The same of the file's text, for a worker to which the file itself has not come."""
+    """Register the methods defined in the source text of a user file, for workers, which lack the file.
+
+    Args:
+        name: Module name (`module_of`).
+        source: Text of the file.
+        path: Path of the file, if it exists on this machine.
+
+    Returns:
+        The module.
+    """
     module = ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module
@@ -74,5 +86,5 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
 
 
 def loaded() -> dict[str, str]:
-    """Name and text of every file that `load_file` has run: what workers give to `load_source`."""
+    """Return module name and text of every file that `load_file` has executed, which workers pass to `load_source`."""
     return dict(_files)

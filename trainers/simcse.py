@@ -1,6 +1,7 @@
-"""SimCSE (Gao et al., EMNLP 2021): a sentence is its own positive under another dropout mask. Every table's baseline.
+"""SimCSE (Gao et al., EMNLP 2021): the positive of a sentence is the sentence itself under another dropout mask.
 
-The optional masked-language-model term of the released code (off by default there) is left out.
+It is the baseline in the tables of all papers. The optional masked-language-model term of the released code, off by default,
+is not implemented.
 """
 
 from __future__ import annotations
@@ -18,34 +19,38 @@ from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutp
 
 
 class SimCSEConfig(MethodConfig):
-    """Settings of SimCSE, and of the text update of everything built on it."""
+    """Settings of SimCSE, and of the text update of all methods that extend it."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
 
     name: Literal["simcse"] = "simcse"
-    """Name of the method; fixed, since the other settings belong to it."""
     supervised: bool = False
-    """Off: one text a sample, encoded twice. On: (premise, entailment) or (premise, entailment, contradiction)."""
+    """If False, one text per sample, encoded twice. If True, (premise, entailment) or (premise, entailment,
+    contradiction)."""
     temperature: float = Field(0.05, gt=0)
-    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
+    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
     head: Literal["mlp", "none"] = "mlp"
-    """`mlp`: Linear + tanh behind the pooling; unsupervised it serves training only, supervised it stays."""
+    """Head after the pooling. `mlp`: Linear + tanh, used in training only if unsupervised, exported if supervised.
+    `none`: no head."""
     hard_negative_log_weight: float = 0.0
-    """Added to the logit of a sample's own contradiction: the logarithm of its weight."""
+    """Logarithm of the weight of a sample's own contradiction, added to its logit."""
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the views, if they are computed without a training-only head."""
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
     def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
+        """Check the number of texts per sample, which `setting` (the path of `supervised`) determines."""
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
 
     def build(self, encoder: TextEncoder) -> SimCSE:
+        """Return SimCSE with `encoder`."""
         return SimCSE(encoder, self)
 
 
 class SimCSE(Method):
-    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L) with V = 1 unsupervised, 2 or 3 supervised."""
+    """SimCSE on the stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L); V = 1 unsupervised, 2 or 3 supervised."""
 
     sentence_encoder: TextEncoder
 
@@ -57,23 +62,48 @@ class SimCSE(Method):
             encoder.add_head(only_trains=not config.supervised)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``views`` (B, V, d) behind the head."""
+        """Return ``views`` (B, V, d) after the head."""
         return {"views": self.projected(self.pooled(batch))}
 
     def pooled(self, batch: Batch) -> Tensor:
-        """Views (B, V, d) before the head. All go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
+        """Encode a batch without the head.
+
+        All views share one forward pass, with rows interleaved: x1, x1, x2, x2, ...
+
+        Args:
+            batch: Tokens (B, V, L).
+
+        Returns:
+            Pooled embeddings, (B, V, d); V = 2 for a single text.
+        """
         texts = [self._views(tensor) for tensor in batch.texts()]
         return self.sentence_encoder.pooled(*(tensor.flatten(0, 1) for tensor in texts)).unflatten(0, texts[0].shape[:2])
 
     def projected(self, pooled: Tensor) -> Tensor:
-        """The same views (B, V, d) behind it."""
+        """Apply the head.
+
+        Args:
+            pooled: (B, V, d).
+
+        Returns:
+            Views, (B, V, d).
+        """
         return self.sentence_encoder.project(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the loss ``text``."""
         return StepOutput({"text": self.text_loss(features["text"]["views"], batches["text"])})
 
     def text_loss(self, z: Tensor, batch: Batch) -> Tensor:
-        """The loss of views z (B, V, d), gathered across workers."""
+        """Compute the contrastive loss of the sentences of all workers.
+
+        Args:
+            z: Views of this worker, (B, V, d).
+            batch: Their batch.
+
+        Returns:
+            Scalar loss.
+        """
         z_all = gather(z)
         return losses.simcse(
             z[:, 0],

@@ -1,4 +1,4 @@
-"""What sweeps vary: a file a paper, whose ``SPACES`` are the spaces of its pipelines, pipeline -> name -> space."""
+"""Search spaces: one module per paper. Its ``SPACES`` maps pipeline -> name -> space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multicse.trainers.tuning.space import SearchSpace
 
 
 def every() -> dict[str, dict[str, SearchSpace]]:
-    """The spaces of all papers: pipeline -> name -> space."""
+    """Return the spaces of all papers: pipeline -> name -> space."""
     found: dict[str, dict[str, SearchSpace]] = {}
     for module in pkgutil.iter_modules(__path__):
         found |= importlib.import_module(f"{__name__}.{module.name}").SPACES

@@ -1,5 +1,4 @@
-"""What a sweep over CLIP, CyCLIP and CLAP varies: the loss weights, on the grid that Zhao et al. 2023 has for sounds, or
-more in a wider continuous space."""
+"""Search spaces of CLIP, CyCLIP and CLAP: loss weights on the grid of Zhao et al. 2023, and a wider continuous space."""
 
 from __future__ import annotations
 
@@ -10,11 +9,12 @@ from ray import tune
 from multicse.trainers.tuning.space import SearchSpace
 
 GRID = [0.1, 0.25, 0.5]
-"""Of lambda_I, lambda_C and lambda_s, for sounds (Zhao et al. 2023, section 4.2); for pictures it searched nothing."""
+"""Values of lambda_I, lambda_C and lambda_s for audio (Zhao et al. 2023, section 4.2). For images the paper has no
+search."""
 
 
 def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, SearchSpace]:
-    """The spaces of the recipes with this sentence loss; NLI brings a stream into the update, which names the optimizer."""
+    """Return the spaces of recipes with this sentence loss. NLI losses add a stream, and so change the optimizer's name."""
     update = "pairs" if sentences == "captions" else f"pairs+{sentences}"
     weights = ("i_cyclic", "c_cyclic", sentences)
     wide: SearchSpace = {
@@ -28,19 +28,19 @@ def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, 
 
 
 def grid(*weights: str) -> SearchSpace:
-    """The paper's values of these weights of losses."""
+    """Return the paper's grid over these loss weights."""
     return {f"method.{weight}": tune.grid_search(GRID) for weight in weights}
 
 
-pictures = {
+images = {
     **spaces("captions"),
     **{f"nli-{name}": space for name, space in spaces("nli").items()},  # the n models
     **{f"nli-sentences-{name}": space for name, space in spaces("nli_sentences").items()},  # the e models
 }
-sounds = {  # the paper printed no winners
+audio = {  # the paper does not report the best values
     "paper": grid("i_cyclic", "c_cyclic", "captions"),  # CyCLAPs
     "paper-clap-s": grid("captions"),
     "paper-cyclap": grid("i_cyclic", "c_cyclic"),
     "wide": spaces("captions")["wide"],
 }
-SPACES = {"cyclip": pictures, "clap": sounds}
+SPACES = {"cyclip": images, "clap": audio}

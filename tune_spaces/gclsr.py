@@ -1,4 +1,4 @@
-"""What a sweep over GCLSR varies.."""
+"""Search space of GCLSR: learning rates, augmentation, groups and filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep over MoCoUTRL varies: the two numbers that the paper leaves open or takes over, and a wider space."""
+"""Search spaces of MoCoUTRL: the loss weight and the momentum on a grid, and a wider space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ray import tune
 
 from multicse.trainers.tuning.space import SearchSpace
 
-paper: SearchSpace = {  # lambda is not in the paper; the released code has 0.5
+paper: SearchSpace = {  # the paper does not report lambda; the released code uses 0.5
     "method.balance": tune.grid_search([0.0, 0.25, 0.5, 0.75, 1.0]),
     "method.momentum": tune.grid_search([0.9, 0.99, 0.999, 0.9999]),
 }

@@ -1,4 +1,4 @@
-"""What a sweep over MultiCSE varies: the parts, their weights, the rate; a space for each set of streams."""
+"""Search spaces of MultiCSE: the parts, their weights and the learning rate, one space per set of streams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multicse.trainers.tuning.space import SearchSpace
 
 
 def space(*kinds: str) -> SearchSpace:
-    """The space of the recipes with text and these streams, ``image`` and ``audio``. A weight of 0 leaves a part out."""
+    """Return the space of recipes with text and these streams, ``image`` and ``audio``. A weight of 0 disables a part."""
     found: dict[str, Any] = {
         f"optim.{'+'.join((*kinds, 'text'))}.lr": tune.loguniform(1e-5, 3e-3),
         "method.text.temperature": tune.loguniform(0.02, 0.5),

@@ -1,4 +1,4 @@
-"""What a sweep over NonLing-CSE varies: the paper's grids and those of its scripts, and a wider continuous space."""
+"""Search spaces of NonLing-CSE: the grids of the paper and its scripts, and wider continuous spaces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ text: SearchSpace = {
 
 
 def paper(stream: str) -> SearchSpace:
-    """The grid of appendix C and the released scripts, for one stream beside the text, ``image`` or ``audio``."""
+    """Return the grid of appendix C and the released scripts for one stream in addition to text, ``image`` or ``audio``."""
     return {
         f"optim.{stream}.lr": tune.grid_search([5e-6, 3e-6, 2e-6, 1e-6, 5e-7, 3e-7, 2e-7, 1e-7]),
         f"method.{stream}.weight": tune.grid_search([0.5, 0.2, 0.1, 0.05, 0.02, 0.01]),
@@ -21,7 +21,7 @@ def paper(stream: str) -> SearchSpace:
 
 
 def wide(stream: str) -> SearchSpace:
-    """A wider space for one stream beside the text."""
+    """Return a wider space for one stream in addition to text."""
     return {
         f"optim.{stream}.lr": tune.loguniform(1e-7, 1e-4),
         "optim.text.lr": tune.loguniform(1e-6, 1e-3),
@@ -39,7 +39,7 @@ SPACES: dict[str, dict[str, SearchSpace]] = {
         "image": paper("image"),
         "audio": paper("audio"),
         "text": text,
-        "paper": {**paper("image"), **paper("audio")},  # 2,304 points: to be drawn from, not to be run through
+        "paper": {**paper("image"), **paper("audio")},  # 2,304 points: for random search, not for a full grid
         "wide": {**wide("image"), **wide("audio")},
     },
 }

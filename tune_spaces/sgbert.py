@@ -1,4 +1,4 @@
-"""What a sweep over SG-BERT varies: the paper's ablation as one grid, and a wider continuous space."""
+"""Search spaces of SG-BERT: the paper's ablation as a single grid, and a wider continuous space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ray import tune
 
 from multicse.trainers.tuning.space import SearchSpace
 
-ablation: SearchSpace = {  # Table 5; every row of it is a point of this grid
+ablation: SearchSpace = {  # Table 5, whose rows are points of this grid
     "method.loss": tune.grid_search(["opt3", "opt2", "opt1", "sg"]),
     "method.temperature": tune.grid_search([0.1, 0.01, 0.001]),
     "method.regularisation": tune.grid_search([0.0, 0.1, 1.0]),

@@ -1,4 +1,4 @@
-"""What a sweep over SimCSE varies: its own grids, the one that NonLing-CSE searched for the text, and a wider space."""
+"""Search spaces of SimCSE: its own grids, NonLing-CSE's grid for text, and a wider space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ wide: SearchSpace = {
     "streams.text.batch_size": tune.choice([32, 64, 128, 256]),
     "optim.text.lr": tune.loguniform(1e-6, 1e-3),
     "method.temperature": tune.loguniform(0.02, 0.5),
-    # What makes the two views; none: as the encoder was pretrained.
+    # Dropout creates the two views; None is the rate of pretraining.
     "encoder.hidden_dropout": tune.choice([None, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3]),
 }
 SPACES = {"simcse": {"paper": paper, "text": nonling.text, "temperature": temperature, "wide": wide}}

@@ -1,4 +1,4 @@
-"""BatchNorm of several workers: refused on CPUs, torch's SyncBatchNorm on GPUs."""
+"""BatchNorm with several workers: refused on CPUs, torch's SyncBatchNorm on GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multicse.trainers.gather import synchronised
 from multicse.trainers.recipe import RecipeError
 
 
-def test_names_values_and_hooks_stay() -> None:
+def test_synchronised_keeps_names_values_and_hooks() -> None:
     net: Any = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, eps=1e-3), nn.Flatten(), nn.BatchNorm1d(64, affine=False))
     seen: list[torch.Size] = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))

@@ -1,4 +1,4 @@
-"""CLIP's family against transformers, against formulas spelled out, and variant against variant."""
+"""CLIP, CyCLIP and CLAP compared with transformers and with formulas written as loops, and their variants compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text_config(**changes: object) -> CLIPTextConfig:
 
 
 def ended(batch: Batch) -> Batch:
-    """The same texts with [SEP] (3) as their last token, which transformers looks for."""
+    """Return the texts with [SEP] (3) as their last token, which transformers looks for."""
     ids, mask = batch["input_ids"], batch["attention_mask"]
     last = mask.cumsum(-1) == mask.sum(-1, keepdim=True)
     return batch.replace(input_ids=torch.where(last & mask.bool(), 3, ids))
@@ -62,7 +62,7 @@ def clip_folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> None:
+def test_a_clip_folder_has_the_vectors_loss_and_logits_of_transformers(clip_folder: str) -> None:
     theirs = CLIPModel.from_pretrained(clip_folder).eval()
     tower = ViTTower(input=ImageInput(size=8), path=clip_folder)
     encoder = TextEncoder.from_pretrained(clip_folder)
@@ -87,7 +87,7 @@ def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> No
     torch.testing.assert_close(ours_grads, theirs_grads, atol=1e-5, rtol=1e-4)
 
 
-def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
+def test_clip_text_dropout_follows_the_setting(clip_folder: str) -> None:
     batch = tiny_encoder.text_batch(4)
     ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
     for hidden, attention in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.3)):
@@ -100,20 +100,20 @@ def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
         assert encoder.model.state_dict().keys() == TextEncoder.from_pretrained(clip_folder).model.state_dict().keys()
 
 
-def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_losses() -> None:
+def test_captions_are_encoded_twice_and_the_first_encoding_serves_both_losses() -> None:
     built = method(CLIPConfig(tower=VIT, embed_dim=6, captions=0.1), dropout=0.2).train()
     texts = built.encode("pairs", tiny_encoder.pair_batch(5))["texts"]
     assert texts.shape == (5, 2, 6)
     assert (texts[:, 0] - texts[:, 1]).abs().max() > 1e-3
     plain = method(CLIPConfig(tower=VIT, embed_dim=6), dropout=0.2).train()
-    assert plain.encode("pairs", tiny_encoder.pair_batch(5))["texts"].shape == (5, 1, 6)  # weight 0: no second pass
+    assert plain.encode("pairs", tiny_encoder.pair_batch(5))["texts"].shape == (5, 1, 6)  # weight 0: no second encoding
 
 
 @pytest.mark.parametrize("variant", ["fixed", "paper"])
-def test_each_loss_takes_the_views_that_it_should(variant: str) -> None:
-    """Views that differ, as under dropout: the first is the contrastive losses', captions compare both.
+def test_each_loss_uses_the_right_views(variant: str) -> None:
+    """With different views, as under dropout, contrastive losses use the first, and captions compare both.
 
-    [errata 4.1, 4.2] The paper sums over the batch, and over two directions instead of taking their mean.
+    [errata 4.1, 4.2] The paper sums over the batch, and over two directions instead of averaging them.
     """
     weights = {"i_cyclic": 0.2, "c_cyclic": 0.2, "captions": 0.1, "nli": 0.1, "nli_sentences": 0.1}
     built = method(CLIPConfig(tower=VIT, embed_dim=6, variant=variant, **weights))
@@ -142,8 +142,8 @@ def test_each_loss_takes_the_views_that_it_should(variant: str) -> None:
         assert found[name].item() == pytest.approx(value.item(), rel=1e-5), name
 
 
-def test_released_cuts_the_end_of_long_texts() -> None:
-    """CyCLIP's tokens are cut with the end of the text, and the largest id is taken for it."""
+def test_released_truncates_the_end_token_of_long_texts() -> None:
+    """CyCLIP truncates tokens including the end of the text, and uses the largest ID as the end."""
     texts = ["a dog runs in the park", "the happy woman plays guitar on the street"]
     fixed = CLIPConfig(tower=VIT).build(tiny_encoder.encoder("eot")).sentence_encoder.tokenize(texts, max_length=6)
     assert fixed["input_ids"][:, -1].tolist() == [3, 3]
@@ -153,7 +153,7 @@ def test_released_cuts_the_end_of_long_texts() -> None:
     for ids, mask in zip(released["input_ids"], released["attention_mask"], strict=True):
         assert ids[mask.sum() - 1] == ids.max()
     roberta = config.build(tiny_encoder.encoder("mean")).sentence_encoder.tokenize(texts, max_length=6)
-    assert roberta["input_ids"][:, -1].tolist() == [3, 3]  # CLAP's texts are not pooled by their end
+    assert roberta["input_ids"][:, -1].tolist() == [3, 3]  # CLAP does not pool at the end token
 
 
 def test_the_scale_is_clamped_and_logged() -> None:

@@ -1,4 +1,4 @@
-"""Recipes of CLIP's family that cannot run, or would run for nothing, and what the driver says of them."""
+"""Recipes of CLIP, CyCLIP and CLAP that the driver refuses, and its error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clip_config(**text: Any) -> CLIPConfig:
 
 
 def saved(folder: Path, config: PretrainedConfig) -> str:
-    """A folder whose weights nobody can read: the checks do not."""
+    """Save a folder with unreadable weights, since the checks must not read them."""
     config.vocab_size = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
     config.save_pretrained(folder)
     tiny_encoder.tokenizer().save_pretrained(folder)
@@ -98,7 +98,7 @@ def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[
         check(made.replace("streams.pairs", stream))
     else:
         refused(made.replace("streams.pairs", stream), "streams.pairs.classes")
-    check(made.replace("streams.pairs", {**stream, "label": "kind"}))  # of which the shards name no classes
+    check(made.replace("streams.pairs", {**stream, "label": "kind"}))  # the shards contain no class names for it
 
 
 def bert(hidden: float, attention: float) -> BertConfig:
@@ -123,7 +123,7 @@ def test_simcse_needs_dropout(tmp_path: Path, case: str) -> None:
         refused(made, "method.captions")
 
 
-def test_the_released_code_has_clips_text_transformer(tmp_path: Path) -> None:
+def test_released_requires_clips_text_transformer(tmp_path: Path) -> None:
     path = saved(tmp_path / "bert", bert(0.1, 0.1))
     made = recipe(tmp_path, EncoderConfig(path=path), variant="released")
     refused(made, "encoder.path")
@@ -133,7 +133,7 @@ def test_the_released_code_has_clips_text_transformer(tmp_path: Path) -> None:
 
 
 def test_projections_of_folders(tmp_path: Path) -> None:
-    """The text's and the tower's, found without their weights; those that are made anew may be of any size."""
+    """The projections of text and tower are checked without their weights; randomly initialised ones may have any size."""
     path = saved(tmp_path / "clip", clip_config())
     text = recipe(tmp_path / "text", EncoderConfig(path=path))
     bert_folder = EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1)))
@@ -143,7 +143,7 @@ def test_projections_of_folders(tmp_path: Path) -> None:
         refused(made.replace("method.embed_dim", 7), setting)
         refused(made.replace("method.projection", "mlp"), setting)
     check(text.replace("method.embed_dim", 7).replace("encoder.scratch", True))
-    half = saved(tmp_path / "half", clip_config().text_config)  # has no projection, or one that is not read
+    half = saved(tmp_path / "half", clip_config().text_config)  # without a projection, or with one that is not read
     check(text.replace("method.embed_dim", 7).replace("encoder.path", half))
 
 
@@ -155,7 +155,7 @@ def test_projections_of_folders(tmp_path: Path) -> None:
         ("streams.pairs", {"kind": "audio_text", "shards": "a"}, "streams.pairs.kind='audio_text'"),
         ("streams.nli.columns", ("txt",), "streams.nli.columns"),
         ("method.nli", 0.0, "streams.nli"),
-        ("method.contrastive", 0.0, "method"),  # nothing would tie items to captions
+        ("method.contrastive", 0.0, "method"),  # no loss would connect items with captions
     ],
 )
 def test_streams_fit_the_method(path: str, value: object, named: str, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_streams_fit_the_method(path: str, value: object, named: str, tmp_path: 
         check_settings(made.replace(path, value))
 
 
-def test_chunks_of_a_batch_that_batchnorm_mixes(tmp_path: Path) -> None:
+def test_mini_batches_are_refused_with_batchnorm(tmp_path: Path) -> None:
     chunked = recipe(tmp_path / "vit", EncoderConfig(path="x")).replace("run.mini_batch_size", 2)
     check_settings(chunked)
     made = recipe(tmp_path / "resnet", EncoderConfig(path="x"), tower=ResNetTower(), embed_dim=1024)

@@ -1,6 +1,6 @@
-"""One global batch, cut for 1, 2 and 4 workers and into chunks, gives the same losses, gradients and parameters.
+"""A global batch, divided among 1, 2 and 4 workers and into mini-batches, has equal losses, gradients and parameters.
 
-Plain gloo processes, float64; dropout is off where a cut would draw other masks.
+The processes use gloo and float64; dropout is off if a division would change its masks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ METHODS = {
     "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),
     "mocoutrl-paper": MoCoUTRLConfig(perturbation=False, momentum=0.9, variant="paper"),
     "sg-opt": SGBERTConfig(head_width=24, temperature=0.1),
-    # the last layer alone: the sampler draws from each rank's own generator
+    # The last layer only: the sampler draws from the generator of each rank.
     "sg": SGBERTConfig(loss="sg", first_layer=2, head_width=0, temperature=0.1, pooling="mean"),
     "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
@@ -100,7 +100,7 @@ def _batches(config: MethodConfig, supervised: bool) -> dict[str, Batch]:
 
 
 def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method, dict[str, Batch]]:
-    """A method in float64, and this worker's part of its batches."""
+    """Return a method in float64, and this worker's part of its batches."""
     if isinstance(config, GCLSRConfig):
         method: Method = config.build(tiny_encoder.word_encoder(torch.float64)).double().train()
     else:
@@ -109,7 +109,7 @@ def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method
     batches = _batches(config, supervised="supervised" in name)
     if isinstance(config, MoCoUTRLConfig):
         marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
-        marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all of the last worker
+        marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all on the last worker
         everything = tiny_encoder.text_batch(ROWS, views=3).replace(word_mask=marks, candidate=marks[:, 0].any(-1))
         batches = {"text": Batch({k: _share(t) for k, t in everything.tensors.items()})}
     if isinstance(config, GCLSRConfig):
@@ -122,7 +122,7 @@ def _sum(method: Method, output: StepOutput) -> Tensor:
 
 
 def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
-    """Two steps of all updates, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per update."""
+    """Run two steps of all updates as the engine does: DDP, mini-batches or sharded layers; AdamW with clipping."""
     method, batches = _made(name, METHODS[name])
     updates = [*METHODS[name].updates().values()]
     model: nn.Module = method
@@ -164,9 +164,9 @@ def _everything(chunk: int | None, shared: bool = False) -> dict[str, Tensor]:
 
 
 def _averages(number: int) -> None:
-    """Tensors of several types in buckets of several and of one, against one exchange for each.
+    """Compare averages of tensors of several types, in large and small buckets, with one exchange per tensor.
 
-    They are whole numbers: the order in which workers are added, which depends on the place in a bucket, changes nothing.
+    They are integers, so the order of the sum, which depends on the position in a bucket, has no effect.
     """
     generator = torch.Generator().manual_seed(number)
     kinds = [torch.float32, torch.float64, torch.float64, torch.bfloat16]
@@ -229,8 +229,8 @@ RANDOM = {
         *((name, torch.bfloat16) for name in ("simcse", "visualcse", "cyclip")),
     ],
 )
-def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precision: torch.dtype) -> None:
-    """Dropout, augmentation and layers that are drawn are the same in both passes, and what follows draws what it would."""
+def test_mini_batches_equal_one_graph_with_the_same_random_numbers(name: str, precision: torch.dtype) -> None:
+    """Both passes use the same dropout, augmentation and layers, and later random numbers are those without mini-batches."""
     config = {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name]
     method, batches = _made(name, config, dropout=0.1)
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -260,6 +260,6 @@ def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precisio
         assert torch.equal(state, after)
         if precision is torch.float64:
             _same(gradients, wanted)
-        else:  # which adds up the gradients of chunks in bf16 in one graph, in float32 otherwise
+        else:  # gradients are summed in bf16 within one graph, and in float32 over mini-batches
             one, other = (torch.cat([g.flatten() for g in part.values()]) for part in (wanted, gradients))
             assert torch.linalg.vector_norm(one - other) < 0.02 * torch.linalg.vector_norm(one)

@@ -1,4 +1,4 @@
-"""GCLSR: the loss, the views, the variants, the collapse, the optimizer, and settings that do not go together."""
+"""GCLSR: loss, views, variants, collapse, optimizer, and settings that cannot be combined."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batch(views: int = 1, samples: int = 32, seed: int = 0) -> Batch:
 
 
 def test_disagree_5_4_each_view_predicts_the_other() -> None:
-    """SimSiam once more, with groups by a loop: D(p1, z2) / 2 + D(p2, z1) / 2, the targets constants."""
+    """SimSiam with groups in a loop: D(p1, z2) / 2 + D(p2, z1) / 2, with constant targets."""
     made = method(augmentation="none")
     given = batch(views=2)
     made.double()
@@ -70,15 +70,17 @@ def train(made: GCLSR, steps: int = 120) -> list[float]:
 
 
 def test_without_stop_gradient_the_vectors_collapse() -> None:
-    """[errata 5.4] The metric sees it. The paper's last layer is taken: a BatchNorm there keeps the variance of each
-    dimension up, whatever the vectors do."""
+    """[errata 5.4] The metric shows the collapse.
+
+    The test uses the paper's last layer, since BatchNorm there would keep the variance of each dimension.
+    """
     good = train(method(variant="paper", group_size=None))
     bad = train(method(variant="paper", group_size=None, stop_gradient=False))
     assert good[-1] > 0.4 and bad[0] > 0.4 and bad[-1] < 0.1
 
 
-def test_batchnorm_sees_the_views_apart() -> None:
-    """Each view alone through the same layers gives the same projections: its statistics are its own."""
+def test_batchnorm_has_separate_statistics_per_view() -> None:
+    """A view encoded alone has the same projections, since its statistics are separate."""
     made, given = method(augmentation="none"), batch(views=2)
     both = made.groups.projections(made.encode("text", given).values())[0]
     for view in (0, 1):
@@ -115,7 +117,7 @@ def test_disagree_5_3_batchnorm_at_the_end_of_the_projector(variant: Any, norms:
 
 
 def test_sgd_equals_its_definition() -> None:
-    """v <- m v + g + decay w; w <- w - lr (g + decay w + m v), with biases decayed too, and the momentum of the step."""
+    """v <- m v + g + decay w; w <- w - lr (g + decay w + m v), also for biases, with the momentum of the step."""
     made = method()
     groups = {"predictor": GroupOverride(lr=1.0, schedule="constant", warmup=0)}
     momentum = {"momentum": 0.9, "momentum_after_warmup": 0.5, "nesterov": True}
@@ -140,7 +142,7 @@ def test_sgd_equals_its_definition() -> None:
 
 
 def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
-    """fp16: the scaler skips the step; torch's fused SGD would take what memory holds for the momentum of the next."""
+    """fp16: the scaler skips the step; torch's fused SGD would use uninitialised memory as the next step's momentum."""
     made, update = method(), None
     update = UpdateOptimizer(
         made, "text", SGDConfig(lr=1.0, momentum=0.9, max_grad_norm=None, schedule="constant"), 4, "fp16"
@@ -148,7 +150,7 @@ def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
     update.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = [p.detach().clone() for p in made.parameters()]
     for value in (math.inf, 1.0):
-        update.scaler.scale(torch.zeros(()))  # makes the scale
+        update.scaler.scale(torch.zeros(()))  # initialises the scale
         for p in made.parameters():
             p.grad = torch.full_like(p, value)
         update.clip()
@@ -175,10 +177,10 @@ EDA = EDATextStream(shards="x", lexicon="small")
         (recipes.full, {"run.gradient_checkpointing": True}, "run.gradient_checkpointing"),
         (recipes.full, {"optim.text.layer_decay": 0.5}, "optim.text.layer_decay"),
         (simcse.demo, {"encoder": WordEncoderConfig()}, "encoder"),
-        (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts a sample
+        (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts per sample
     ],
 )
-def test_settings_that_do_not_go_together(base: Callable[[], Recipe], changes: dict[str, Any], named: str) -> None:
+def test_settings_that_cannot_be_combined(base: Callable[[], Recipe], changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
         recipe = base().changed(changes)
         check_settings(recipe)

@@ -1,4 +1,4 @@
-"""Where the results of a job go that runs in Ray's copy of the folder that it was sent."""
+"""Location of the results of a job that runs in Ray's copy of its working directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from multicse.trainers.recipe import Recipe
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like the one that a job with ``--working-dir`` starts in, and an empty home."""
+    """Create a folder like the one in which a job with ``--working-dir`` starts, and an empty home."""
     copy = tmp_path / "session" / "runtime_resources" / "working_dir_files" / "_ray_pkg_0123456789abcdef"
     copy.mkdir(parents=True)
     monkeypatch.chdir(copy)
@@ -60,12 +60,12 @@ def test_a_run_leaves_nothing_in_the_copy(
     assert run.storage == (storage if storage is None or "://" in storage else str(tmp_path / storage))
 
 
-def test_other_places_stay(recipe: Recipe, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_paths_are_not_redirected(recipe: Recipe, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"run.output_dir": str(tmp_path / "run"), "run.tracking_uri": "http://host:5000"}
     run = resolve(recipe.changed(given)).run
     assert {"run.output_dir": run.output_dir, "run.tracking_uri": run.tracking_uri} == given
     monkeypatch.chdir(tmp_path)
-    assert kept(Path("runs/demo")) == Path("runs/demo"), "this is no job's folder"
+    assert kept(Path("runs/demo")) == Path("runs/demo"), "not in a copy"
 
 
 def test_the_first_and_last_lines_name_the_folder(
@@ -80,17 +80,17 @@ def test_the_first_and_last_lines_name_the_folder(
     monkeypatch.chdir(tmp_path)
     with results_in(tmp_path / "run"):
         print("body")
-    assert capsys.readouterr().out == "body\n", "a run of a user's own folder says where its model is anyway"
+    assert capsys.readouterr().out == "body\n", "outside a copy nothing is printed"
 
 
-def test_a_recipe_of_a_job_is_run_again_in_a_clone(recipe: Recipe, job: Path) -> None:
-    """Once its copy is gone, shards and the encoder are those of the current folder."""
+def test_the_recipe_of_a_job_can_be_run_again_in_a_clone(recipe: Recipe, job: Path) -> None:
+    """After the copy is deleted, shards and encoder are found in the current folder."""
     tasks = ("retrieval:runs/offline/emoji-val?k=5",)
     (job / "models").mkdir()
     of_job = recipe.changed({"streams.text.shards": "runs/offline/text", "evaluation.final": tasks})
     written = resolve(of_job.replace("encoder.path", "models")).to_json()
     assert json.loads(written)["streams"]["text"]["shards"] == f"{job}/runs/offline/text"
-    assert Recipe.from_json(written).to_json() == written, "the copy is there"
+    assert Recipe.from_json(written).to_json() == written, "the copy still exists"
     shutil.rmtree(job)
     again = Recipe.from_json(written)
     assert (again.streams["text"].shards, again.evaluation.final) == ("runs/offline/text", tasks)
@@ -115,10 +115,10 @@ def test_evaluations(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("wiki\n", "shards/.gitignore", {"streams.text.shards": "shards/wiki"}),
     ],
 )
-def test_what_ray_left_out_of_a_job_is_named(
+def test_files_that_ray_omits_from_a_job_are_named(
     tmp_path: Path, job: Path, recipe: Recipe, ignore: str, file: str, changes: dict[str, Any]
 ) -> None:
-    """Ray's own code packs and unpacks the folder, and says nothing."""
+    """Ray's own code packs and unpacks the folder, and does not report omitted files."""
     from ray._private.runtime_env.packaging import create_package, unzip_package
 
     folder, package = tmp_path / "folder", tmp_path / "package.zip"

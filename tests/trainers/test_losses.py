@@ -1,4 +1,4 @@
-"""The formulas against golden values (computed independently in numpy)."""
+"""Loss functions compared with golden values, which were computed independently in NumPy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Z = torch.tensor([[0.5, 1, 1, 1], [-1, 0.2, 0.1, 0.7]], dtype=torch.float64)
         pytest.param(lambda: losses.simcse(A, B, C, 0.05), 5.445073, id="simcse-hard"),
         pytest.param(lambda: losses.simcse(A, B, C, 0.05, math.log(2)), 5.449801, id="simcse-hard-weight-2"),
         pytest.param(lambda: losses.simcse(3 * A, B / 2, temperature=0.05), 3.420067, id="simcse-of-any-length"),
-        pytest.param(lambda: losses.simclr(A, B), 2.487157, id="simclr"),
+        pytest.param(lambda: losses.info_nce(A, B, 0.07), 2.487157, id="simclr"),
         pytest.param(lambda: losses.supcon_eq4(A, B, LABELS), -0.269702, id="supcon-paper"),
         pytest.param(lambda: losses.supcon_released(A, B, LABELS), 4.772871, id="supcon-released"),
         pytest.param(lambda: losses.supcon(AB, AB, LABELS), 4.416462, id="supcon-khosla"),
@@ -39,7 +39,7 @@ Z = torch.tensor([[0.5, 1, 1, 1], [-1, 0.2, 0.1, 0.7]], dtype=torch.float64)
         pytest.param(lambda: losses.i_cyclic(A, B, A, B), 0.7168, id="i-cyclic"),
         pytest.param(lambda: losses.sg(A, B, A, B, 0.1), 2.093445, id="sg"),
         pytest.param(lambda: losses.sg_opt1(A, A, B, 0.1), 2.073689, id="sg-opt1"),
-        pytest.param(lambda: losses.sg_opt2(A, B, 0.1), 1.835617, id="sg-opt2"),
+        pytest.param(lambda: losses.info_nce(A, B, 0.1), 1.835617, id="sg-opt2"),
         pytest.param(lambda: losses.sg_opt2_released(A, B, 0.1), 1.428595, id="sg-opt2-released"),
         pytest.param(lambda: losses.sg_opt3(A, torch.stack([B, C], 1), 0.1), 3.965843, id="sg-opt3"),
         pytest.param(lambda: losses.long_span(A, B, C, 0.07), 2.780395, id="mocoutrl-eq6"),
@@ -53,7 +53,7 @@ def test_golden_values(value: Callable[[], Tensor], golden: float) -> None:
 
 
 def _image_batches(batches: int, size: int = 48, classes: int = 60, per_class: int = 500) -> Tensor:
-    """Labels of random batches from the paper's image set: 60 classes of 500."""
+    """Return labels of random batches from the paper's image set: 60 classes of 500."""
     rng = np.random.default_rng(0)
     everything = np.repeat(np.arange(classes), per_class)
     return torch.from_numpy(np.stack([rng.choice(everything, size, replace=False) for _ in range(batches)]))
@@ -84,14 +84,14 @@ def test_same_class_images_are_common_in_a_batch() -> None:
     assert losses.supcon(views, views, batches[0]) - losses.nt_xent(views, views) > 1
 
 
-def test_supcon_eq4_refuses_a_batch_of_one_class() -> None:
+def test_supcon_eq4_refuses_a_batch_with_a_single_class() -> None:
     with pytest.raises(ValueError):
         losses.supcon_eq4(A, B, torch.full((4,), 7))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    """Under autocast and from half inputs: the same number as float32 from the rounded inputs."""
+    """With autocast and half-precision inputs, the result equals float32 on the rounded inputs."""
     z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
     views = torch.stack([z1, z2], dim=1)
     y = torch.arange(16) % 5

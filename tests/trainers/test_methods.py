@@ -1,4 +1,4 @@
-"""SimCSE, VisualCSE, AudioCSE: what goes through which module to which loss, and where the variants differ."""
+"""SimCSE, VisualCSE and AudioCSE: modules, losses and differences between the variants."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_unsupervised_simcse_encodes_each_text_twice() -> None:
     close(still[:, 0], method.sentence_encoder.project(method.sentence_encoder.model(ids, mask).last_hidden_state[:, 0]))
 
 
-def test_supervised_simcse_uses_the_own_contradiction() -> None:
+def test_supervised_simcse_weights_a_samples_own_contradiction() -> None:
     method = simcse(supervised=True, hard_negative_log_weight=0.7)
     batch = tiny_encoder.text_batch(6, views=3)
     z = method.encode("text", batch)["views"]
@@ -59,8 +59,8 @@ def test_supervised_simcse_uses_the_own_contradiction() -> None:
     close(method({"text": pair}).losses["text"], losses.simcse(z[:, 0], z[:, 1]))
 
 
-def test_mlp_serves_training_only_when_unsupervised() -> None:
-    """Unsupervised, raw CLS is evaluated; supervised, CLS then mlp."""
+def test_unsupervised_mlp_is_used_in_training_only() -> None:
+    """Unsupervised, [CLS] is evaluated without the mlp; supervised, with it."""
     tokens = {name: t[:, 0] for name, t in tiny_encoder.text_batch(4).tensors.items()}
     unsupervised, supervised = simcse().eval(), simcse(supervised=True).eval()
     cls = unsupervised.sentence_encoder.model(**tokens).last_hidden_state[:, 0]
@@ -84,7 +84,7 @@ def test_order_of_heads(supervised: bool) -> None:
     close(method.encode("image", batch)["views"].flatten(0, 1), expected)
 
 
-def test_images_share_the_layers_but_not_the_embeddings_of_the_text() -> None:
+def test_images_share_layers_but_not_embeddings_with_text() -> None:
     method = nonling(VisualCSEConfig(image=IMAGE))
     method({"image": tiny_encoder.image_batch(8)}).losses["image"].backward()
     touched = {name for name, p in method.named_parameters() if p.grad is not None}
@@ -94,7 +94,7 @@ def test_images_share_the_layers_but_not_the_embeddings_of_the_text() -> None:
 
 
 def test_loss_of_each_variant() -> None:
-    """[errata 2.3] paper: eq. 4; released: ranks of labels as columns; fixed: Khosla's SupCon. Three numbers."""
+    """[errata 2.3] paper: eq. 4; released: ranks of labels as columns; fixed: Khosla's SupCon. All three differ."""
     batch = tiny_encoder.image_batch(12)
     found = {}
     for variant in VARIANTS:
@@ -108,16 +108,16 @@ def test_loss_of_each_variant() -> None:
         found[variant] = method({"image": batch}).losses["image"]
         close(found[variant], expected)
     assert len({round(loss.item(), 3) for loss in found.values()}) == 3
-    for variant in VARIANTS:  # SimCLR is the same in all, and needs no labels
+    for variant in VARIANTS:  # SimCLR is equal in all variants, and needs no labels
         method = nonling(VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"}), variant=variant))
         unlabelled = Batch({"image": batch["image"]})
         z = method.encode("image", unlabelled)["views"]
-        expected = losses.simclr(z[:, 0], z[:, 1], 0.07) * (12 if variant == "paper" else 1)
+        expected = losses.info_nce(z[:, 0], z[:, 1], 0.07) * (12 if variant == "paper" else 1)
         close(method({"image": unlabelled}).losses["image"], expected)
 
 
 def test_losses_of_the_paper_are_sums() -> None:
-    """Eq. 2, 3, 5 as printed, by loops; the code's are means. Under clipping the sum is another step."""
+    """Eq. 2, 3, 5 as printed, in loops; the code uses means. With clipping the step differs."""
 
     def cos(a: Tensor, b: Tensor) -> float:
         return float(torch.dot(a, b) / (a.norm() * b.norm()))
@@ -147,7 +147,7 @@ def test_losses_of_the_paper_are_sums() -> None:
 
 
 def test_updates() -> None:
-    """[errata 2.6] Algorithm 1 has the text first, the released code the images; eq. 1 sums (2.5)."""
+    """[errata 2.6] Algorithm 1 starts with text, the released code with images; eq. 1 sums the losses (2.5)."""
     assert [*VisualCSEConfig().updates().values()] == [("image",), ("text",)]
     assert [*VisualCSEConfig(variant="released").updates().values()] == [("image",), ("text",)]
     assert [*VisualCSEConfig(variant="paper").updates().values()] == [("text",), ("image",)]
@@ -183,10 +183,10 @@ def _change_after_one_step(summed: bool, weight: float) -> Tensor:
 
 
 def test_weight_is_inert_with_its_own_adam() -> None:
-    """[errata 2.5] Two optimizers: 400 times the weight makes the same step. One summed loss: it does not."""
+    """[errata 2.5] With two optimizers a weight 400 times larger gives the same step, unlike with a summed loss."""
     separate = [_change_after_one_step(summed=False, weight=w) for w in (0.05, 20.0)]
     summed = [_change_after_one_step(summed=True, weight=w) for w in (0.05, 20.0)]
-    # Not all: biases of keys have no gradient but rounding, which Adam blows up to a step of either sign.
+    # Not all: gradients of key biases are rounding errors, which Adam amplifies to a full step of either sign.
     assert ((separate[0] - separate[1]).abs() > 1e-6).double().mean() < 0.01
     assert ((summed[0] - summed[1]).abs() > 1e-6).double().mean() > 0.1  # the rest keep their sign
 
@@ -237,7 +237,7 @@ def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:
 
 
 def test_patches_that_do_not_fit_name_the_setting(tmp_path: Path) -> None:
-    """[errata 2.1] ViT-large (1024) for every RoBERTa, as released, cannot run; the repair picks by hidden size."""
+    """[errata 2.1] ViT-large (1024) for every RoBERTa, as released, cannot run; `fixed` selects by hidden size."""
     ViTConfig(hidden_size=64, image_size=32, patch_size=8).save_pretrained(tmp_path)  # no weights: only this is read
     fits = ImageConfig(path=str(tmp_path), image_size=32, patch_size=8)
     fits.check(64, "fixed")

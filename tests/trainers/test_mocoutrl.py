@@ -1,4 +1,4 @@
-"""MoCoUTRL: the formulas, the dictionary, the views, the token losses and what the variants differ in."""
+"""MoCoUTRL: losses, dictionary, views, and differences between the variants."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def method(dropout: float = 0.0, **settings: Any) -> MoCoUTRL:
 
 
 def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> Batch:
-    """Sentences of 8 tokens, some shorter; the word at positions 2 and 3 is another one in each view. `absent` have none."""
+    """Return sentences of up to 8 tokens that differ at positions 2 and 3; the first `absent` have no marked word."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(5, VOCABULARY, (samples, 1, 8), generator=generator).repeat(1, 3, 1)
     ids[:, 1:, 2:4] = torch.randint(5, VOCABULARY, (samples, 2, 2), generator=generator)
@@ -45,7 +45,7 @@ def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> 
 
 
 def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
-    """Three views of B: eq. 6 has the B antonym sentences as negatives and may be negative; the code has 3B - 2.
+    """Eq. 6 has B antonym sentences as negatives and may be negative; the code has 3B - 2 negatives.
 
     Golden values of both are in test_losses.py.
     """
@@ -58,7 +58,7 @@ def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
         assert MoCoUTRLConfig(variant=variant).choices.sentence_loss == name
 
 
-def test_sentences_without_a_candidate_are_no_negatives() -> None:
+def test_sentences_without_a_candidate_are_not_negatives() -> None:
     z = torch.randn(5, 3, 4, dtype=torch.float64)
     kept = torch.tensor([True, False, True, True, False])
     for formula in (
@@ -70,8 +70,8 @@ def test_sentences_without_a_candidate_are_no_negatives() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_eq_6_where_no_antonym_sentence_counts(n: int) -> None:
-    """The positives alone are left, with finite gradients."""
+def test_eq_6_without_antonym_sentences(n: int) -> None:
+    """Only the positives remain, with finite gradients."""
     z, positives, negatives = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     loss = losses.long_span(z, positives, negatives, 0.2, torch.zeros(n, dtype=torch.bool))
     assert loss.item() == pytest.approx(-F.cosine_similarity(z, positives).mean().item() / 0.2)
@@ -90,38 +90,41 @@ def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
         losses.move(printed, table, 0.9, printed=True)
         gaps.append(((right - table).norm().item(), (printed - table).norm().item()))
     assert gaps[-1][0] < 1e-3 and gaps[0][0] > gaps[50][0] > gaps[-1][0]
-    assert gaps[-1][1] == pytest.approx(2 * table.norm().item(), rel=1e-3)  # it has become minus the table
+    assert gaps[-1][1] == pytest.approx(2 * table.norm().item(), rel=1e-3)  # minus the table
     assert torch.allclose(printed, -table, atol=1e-3)
 
 
-def moved(printed: bool, drawn: float, held: float, steps: int = 400) -> tuple[Tensor, Tensor]:
-    """Table and dictionary (4, 3) after eq. 1 with a table that goes `drawn` of its way to the dictionary (negative: away
-    from it) and `held` of its way to 1 at every step; they start at 1 and 2."""
+def moved(printed: bool, drawn: float, fixed: float, steps: int = 400) -> tuple[Tensor, Tensor]:
+    """Return table and dictionary (4, 3) after steps of eq. 1, starting at 1 and 2.
+
+    At every step the table moves by the share `drawn` towards the dictionary (negative: away from it), and by `fixed`
+    towards 1.
+    """
     table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
     for _ in range(steps):
-        table = table + drawn * (dictionary - table) + held * (1 - table)
+        table = table + drawn * (dictionary - table) + fixed * (1 - table)
         losses.move(dictionary, table, 0.9, printed)
     return table, dictionary
 
 
-def test_the_printed_sign_collapses_or_runs_away_where_the_right_one_rests() -> None:
-    """The same dynamics for both signs.
+def test_the_printed_sign_collapses_or_diverges_and_the_correct_sign_converges() -> None:
+    """Both signs are simulated with the same dynamics.
 
-    Drawn to the dictionary, as a token loss does, the table rests with the right sign and collapses to zero with the
-    printed one. Pushed away, as eq. 10 does with antonyms, and held by the other losses, it rests with the right sign and
-    diverges with the printed one. The right sign is no cure: nothing held, it diverges as well.
+    If the table is drawn to the dictionary, as by a token loss, it converges with the correct sign and collapses to zero
+    with the printed sign. If it is pushed away, as by eq. 10 with antonyms, and other losses fix it, it converges with the
+    correct sign and diverges with the printed one. If nothing fixes it, it also diverges with the correct sign.
     """
-    for table, dictionary in (moved(False, drawn=0.5, held=0), moved(False, drawn=-0.1, held=0.1)):
+    for table, dictionary in (moved(False, drawn=0.5, fixed=0), moved(False, drawn=-0.1, fixed=0.1)):
         assert torch.allclose(table, dictionary, atol=1e-6) and 0.9 < float(dictionary.mean()) < 2
-    for collapsed in moved(True, drawn=0.5, held=0):
+    for collapsed in moved(True, drawn=0.5, fixed=0):
         assert collapsed.abs().max() < 1e-12
-    for diverged in moved(True, drawn=-0.1, held=0.1):
+    for diverged in moved(True, drawn=-0.1, fixed=0.1):
         assert diverged.abs().min() > 1e6
-    assert moved(False, drawn=-0.5, held=0)[1].abs().min() > 1e6
+    assert moved(False, drawn=-0.5, fixed=0)[1].abs().min() > 1e6
 
 
 def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
-    """A free vector at the antonym, gradient descent: eq. 10 falls for ever, with a margin it stops at 0."""
+    """Gradient descent on a free antonym vector: eq. 10 decreases without limit, and with a margin stops at 0."""
     torch.manual_seed(0)
     target, synonym = torch.randn(2, 1, 8)
     found = {}
@@ -153,8 +156,8 @@ def test_gaussian_shell() -> None:
 
 
 @pytest.mark.parametrize("variant", ["paper", "fixed"])
-def test_targets_are_of_unit_length_and_perturbed_or_as_they_are(variant: str) -> None:
-    """Table 3's factor: a dictionary that is three times as long is the same with it, and another one without."""
+def test_targets_are_perturbed_and_of_unit_length_or_unchanged(variant: str) -> None:
+    """The ablation of Table 3: the loss depends on the length of dictionary rows only without perturbation."""
     for perturbation in (True, False):
         made = method(variant=variant, perturbation=perturbation, dictionary_views=False)
         found = []
@@ -166,7 +169,7 @@ def test_targets_are_of_unit_length_and_perturbed_or_as_they_are(variant: str) -
 
 
 def test_the_triplet_loss_leaves_the_perturbed_target_off_the_sphere() -> None:
-    """A perturbation along the target itself counts: it is not brought back to unit length."""
+    """A perturbation along the target has an effect, since the target is not normalised again."""
     e, s, a = F.normalize(torch.randn(3, 4, 6, dtype=torch.float64), dim=-1)
     moved = losses.token_triplet(1.1 * e, s, a, 4.0) - losses.token_triplet(e, s, a, 4.0)
     assert torch.allclose(moved, 0.2 * ((e * a).sum(1) - (e * s).sum(1)))
@@ -182,7 +185,7 @@ def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> No
         assert set(out.losses) == ({"long"} if settings.get("balance") == 1.0 else {"long", "token"})
 
 
-def test_token_loss_leaves_out_sentences_without_the_word() -> None:
+def test_token_loss_ignores_sentences_without_the_word() -> None:
     made, batch = method(perturbation=False), triplets(absent=(1, 5, 9))
     out = made({"text": batch})
     assert out.metrics["token_share"].item() == pytest.approx(13 / 16)
@@ -218,7 +221,7 @@ def test_disagree_6_3_dictionary_views_and_perturbation_of_each_variant() -> Non
 
 
 def released_token_loss(made: MoCoUTRL, ids: Tensor, mask: Tensor) -> Tensor | None:
-    """The released code, place by place: in the first triplet, where any triplet's original and antonym differ."""
+    """Compute the released code's loss in loops: in the first triplet, at positions where any triplet differs."""
     rest = PADDED - ids.shape[-1]
     ids, mask = F.pad(ids, (0, rest)), F.pad(mask, (0, rest))
     places = [place for one in ids for place in range(PADDED) if one[0, place] != one[2, place]]
@@ -230,14 +233,14 @@ def released_token_loss(made: MoCoUTRL, ids: Tensor, mask: Tensor) -> Tensor | N
 
 
 def test_disagree_6_3_released_token_loss_is_that_of_the_first_triplet() -> None:
-    """At the places of all triplets, some in its padding; a second place anywhere, and it is the sentence loss once more."""
+    """It is read at the positions of all triplets, including padding; with any further position, it is the sentence loss."""
     made, batch = method(variant="released"), triplets(samples=5)
     out = made({"text": batch})
     assert torch.equal(out.losses["token"], out.losses["long"])  # two sub-tokens each
     ids = batch["input_ids"][:, :1].repeat(1, 3, 1)
     for sample, place in enumerate((2, 1, 7, 4, 4)):
         ids[sample, :, place] = torch.tensor([5, 6, 7])
-    ids[3, 1] = ids[3, 1].flip(0)  # a synonym of other tokens changes nothing
+    ids[3, 1] = ids[3, 1].flip(0)  # another synonym has no effect
     one_each = batch.replace(input_ids=ids)
     expected = released_token_loss(made, ids, batch["attention_mask"])
     assert expected is not None and torch.allclose(made({"text": one_each}).losses["token"], expected)
@@ -258,8 +261,8 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     assert not torch.allclose(z, masked, atol=1e-3)
 
 
-def test_word_embeddings_that_do_more_than_look_up() -> None:
-    """Gemma multiplies its embeddings by the root of their size; the dictionary's views are multiplied alike."""
+def test_word_embeddings_that_scale() -> None:
+    """Gemma scales its embeddings by the root of their size, and so the dictionary's views."""
     from transformers import AutoConfig
 
     sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
@@ -279,10 +282,10 @@ def test_word_embeddings_that_do_more_than_look_up() -> None:
 @pytest.mark.parametrize(
     ("config", "settings", "named"),
     [
-        (CanineConfig(num_hash_buckets=32, **SIZES), {}, "'canine'"),  # no table of word embeddings
+        (CanineConfig(num_hash_buckets=32, **SIZES), {}, "'canine'"),  # without a word embedding table
         (ElectraConfig(vocab_size=40, embedding_size=8, **SIZES), {"variant": "released"}, r"method\.projectors"),
     ],
 )
-def test_models_whose_words_cannot_be_replaced(config: PretrainedConfig, settings: dict[str, Any], named: str) -> None:
+def test_unsupported_models_are_refused(config: PretrainedConfig, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         MoCoUTRLConfig(**settings).build(tiny_encoder.encoder("mean", config))

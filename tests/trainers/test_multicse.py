@@ -1,4 +1,4 @@
-"""MultiCSE: each part is the loss of its paper, and text alone is SimCSE."""
+"""MultiCSE: each part equals the loss of its paper, and text alone equals SimCSE."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
-def test_the_parts_are_added_to_what_is_there() -> None:
-    """Text alone is SimCSE, images and sounds are NonLing-CSE's; a part of weight 0 is not computed."""
+def test_parts_extend_simcse_and_nonlingcse() -> None:
+    """Text alone is SimCSE, and images and audio are NonLing-CSE; a part with weight 0 is not computed."""
     plain = out(made())
     z = made().encode("text", BATCHES["text"])["views"]
     assert plain.keys() == {"text"} and plain["text"] == losses.simcse(z[:, 0], z[:, 1])
@@ -56,7 +56,7 @@ def test_the_parts_are_added_to_what_is_there() -> None:
     }
 
 
-def test_guidance_is_sg_opt_beside_the_contrast() -> None:
+def test_guidance_is_sg_opt() -> None:
     method = made(guidance=1.0, guide=SGBERTConfig(head_width=0, temperature=0.5))
     tokens = {name: t[:, 0] for name, t in BATCHES["text"].tensors.items()}
     assert method.guide is not None
@@ -76,7 +76,7 @@ def test_guidance_is_sg_opt_beside_the_contrast() -> None:
 
 
 def test_cyclic_consistency_by_loops() -> None:
-    """Over sentences j and images or sounds k, two views each: no pair of the modalities takes part."""
+    """Over sentences j and images or audio clips k, two views each; the modalities are not paired."""
     method = made(image=IMAGE, audio=AUDIO, cyclic=1.0).train()
     torch.manual_seed(1)
     z = {name: torch.randn(len(batch), 2, 16) for name, batch in BATCHES.items()}
@@ -92,7 +92,7 @@ def test_cyclic_consistency_by_loops() -> None:
 
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
 def test_whitened_contrast_by_eigenvectors(shrinkage: float) -> None:
-    """The loss takes a triangular root of the covariance; cosines of the principal axes are the same."""
+    """The loss uses a Cholesky factor of the covariance; cosines in principal axes are equal."""
     torch.manual_seed(0)
     z = torch.randn(30, 2, 16) @ torch.randn(16, 16) + 3
     rows = z.flatten(0, 1).double().numpy()
@@ -108,7 +108,7 @@ def test_whitened_contrast_by_eigenvectors(shrinkage: float) -> None:
 
 @pytest.mark.parametrize("antonyms", [True, False])
 def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool) -> None:
-    """Of all sentences; a sentence without a replaced word gives no hard negative."""
+    """Antonyms are negatives of all sentences; a sentence without a replaced word adds none."""
     torch.manual_seed(0)
     z, there = torch.randn(5, 3, 16), torch.tensor([True, False, True, True, False])
     method = made(text=SimCSEConfig(head="none", supervised=True, temperature=0.2), antonyms=antonyms)
@@ -126,7 +126,7 @@ def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool) -> N
 
 @pytest.mark.parametrize(("schedule", "half"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)])
 def test_schedule_of_the_weights(schedule: str, half: float) -> None:
-    """Of images, sounds and cycles; the text's parts stay."""
+    """The weights of images, audio and cycles decay; the parts on text are constant."""
     method = made(image=IMAGE, cyclic=2.0, guidance=1.0, schedule=schedule)
     for progress, left in ((0.0, 1.0), (0.5, half), (1.0, 1.0 if schedule == "constant" else 0.0)):
         method.progress = progress
@@ -134,7 +134,7 @@ def test_schedule_of_the_weights(schedule: str, half: float) -> None:
         assert [weights[name] for name in ("image", "cyclic", "guidance")] == pytest.approx([0.05 * left, 2 * left, 1.0])
 
 
-def test_the_engine_says_how_far_a_run_is(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_sets_the_progress_of_the_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     from multicse.trainers.engine.launch import fit
 
     seen: list[float] = []
@@ -160,7 +160,7 @@ def test_the_engine_says_how_far_a_run_is(recipe: Recipe, monkeypatch: pytest.Mo
         ("method.text.supervised", {"streams.text": multicse.small("synonyms").streams["text"]}),
     ],
 )
-def test_settings_that_do_not_fit_are_named(name: str, changes: dict[str, Any]) -> None:
+def test_errors_name_the_setting(name: str, changes: dict[str, Any]) -> None:
     recipe = multicse.small("text")
     for path, value in changes.items():
         recipe = recipe.replace(path, value)

@@ -1,4 +1,4 @@
-"""No arithmetic on padding: every text method has the gradients that it has with padded rows, in double precision."""
+"""Packing: without computing on padding, every text method has the gradients that it has with padded rows (float64)."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def gradients(made: Made, encoder: TextEncoder, batches: dict[str, Batch]) -> di
 
 
 @pytest.mark.parametrize(("name", "family"), CASES)
-def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_equal_those_of_padded_rows(name: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config: PretrainedConfig = {"bert": tiny_encoder.bert_config(), "clip": text_config()}.get(family) or FAMILIES[family]
     made, batches = METHODS[name]
 
     def encoder() -> TextEncoder:
         fresh = copy.deepcopy(config)
-        fresh._attn_implementation = None  # what an earlier model left there
+        fresh._attn_implementation = None  # left by an earlier model
         return tiny_encoder.encoder("eot" if family == "clip" else "cls_before_pooler", fresh)
 
     without = gradients(made, encoder(), batches)
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch:
 
 
 def test_a_text_without_tokens_and_one_with_holes() -> None:
-    """What has no token gets zeros; a token that does not count is left out, and the others keep their positions."""
+    """A text without tokens has a zero embedding; masked tokens are ignored, and the other tokens keep their positions."""
     encoder = tiny_encoder.encoder("mean").eval()
     batch = text(4, length=9)
     ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
@@ -102,15 +102,15 @@ def with_gradients(within: Any, packed: Packing, row: Any, options: dict[str, An
     ("within", "kernel", "dtype", "tolerance"),
     [
         (within_padded, "", torch.float64, 1e-10),
-        (within_offsets, "", torch.float64, 1e-10),  # neither kernel takes these: the batch is padded
+        (within_offsets, "", torch.float64, 1e-10),  # neither kernel supports these, so the batch is padded
         (within_offsets, "efficient", torch.float32, 1e-5),
         (within_offsets, "flash", torch.bfloat16, 5e-2),
     ],
 )
-def test_the_attention_for_other_devices_is_the_same(
+def test_attention_is_equal_on_other_devices(
     within: Any, kernel: str, dtype: torch.dtype, tolerance: float, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With gradients. CUDA's kernels are written out, with what they demand of their arguments."""
+    """With gradients. CUDA's kernels are replaced by formulas that check the requirements on their arguments."""
     for name in ("flash", "efficient"):
         monkeypatch.setattr(torch.backends.cuda, f"can_use_{name}_attention", lambda rules, n=name: n == kernel)
     packed, options = (
@@ -132,7 +132,7 @@ def test_the_attention_for_other_devices_is_the_same(
 @pytest.mark.parametrize("size", [8, 20, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> None:
-    """Against the padded batch. With dropout the gradient has the output's draws: the output is linear in the values."""
+    """GPU kernels equal the padded batch. With dropout, output and gradient use the same draws."""
     mask = text(7, length=9)["attention_mask"][:, 0]
     mask[2] = 0
     packed, options = Packing(mask.cuda(), mask), {"dropout_p": 0.0, "scale": None, "is_causal": causal}
@@ -147,8 +147,8 @@ def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> No
     torch.testing.assert_close((by_value * row[2]).sum(), (out * weights).sum(), rtol=0.05, atol=0.5)
 
 
-def test_dropout_within_texts_is_that_of_the_written_formula() -> None:
-    """With the same draws: softmax of the scaled products, of which some are dropped, times the values; gradients too."""
+def test_dropout_within_texts_equals_the_formula() -> None:
+    """With the same draws: softmax of scaled products, dropout, times the values; gradients too."""
     row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
     torch.manual_seed(5)
     out = within_lengths(packed, row, {"dropout_p": 0.3, "scale": None, "is_causal": False})
@@ -169,7 +169,7 @@ def test_dropout_within_texts_is_that_of_the_written_formula() -> None:
 
 
 def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:
-    """Patches go through the layers as they are: three rows of them draw what three packed texts of that length draw."""
+    """Patches are not packed: three rows of patches use the dropout of three packed texts of the same length."""
     layer: Any = tiny_encoder.encoder().model.encoder.layer[0].attention.self.double().train()
     layer.dropout.p = 0.3
     states = torch.randn(3, 5, 16, dtype=torch.float64)

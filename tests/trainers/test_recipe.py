@@ -1,4 +1,4 @@
-"""Recipes: one way to change a value, complete in JSON, equal identities for equal experiments."""
+"""Recipes: changing values, complete JSON, and equal identities for equal experiments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_replace_names_the_setting(path: str, value: object, named: str) -> None
         visualcse.bert_base().replace(path, value)
 
 
-def test_identity_is_the_experiment_not_where_it_runs() -> None:
+def test_identity_does_not_depend_on_where_a_run_executes() -> None:
     recipe = visualcse.bert_base()
     same = (
         recipe.replace("run.output_dir", "/elsewhere")
@@ -46,10 +46,10 @@ def test_identity_is_the_experiment_not_where_it_runs() -> None:
 
 
 FORMER_JSON = {"output": "runs/x", "workers": 2, "chunk": 8, "accumulation": 2, "log_every": 5, "checkpoint_every": 7}
-"""Settings of a run as recipes had them before they were renamed."""
+"""Former names of settings of a run."""
 
 
-def test_former_names_are_understood_and_make_the_same_experiment(caplog: pytest.LogCaptureFixture) -> None:
+def test_former_names_are_understood_and_keep_the_identity(caplog: pytest.LogCaptureFixture) -> None:
     recipe = visualcse.bert_base()
     old = json.loads(recipe.to_json())
     old["run"] = {**FORMER_JSON, "also": ["wandb"], "seed": 3}
@@ -67,20 +67,20 @@ def test_former_names_are_understood_and_make_the_same_experiment(caplog: pytest
 
 
 @pytest.mark.parametrize("path", [f"{part}.{old}" for part in ("run", "evaluation") for old in FORMER[part].values()])
-def test_a_former_name_on_the_command_line_is_an_error_that_states_the_present_one(path: str) -> None:
+def test_a_former_name_on_the_command_line_is_an_error_with_the_current_name(path: str) -> None:
     with pytest.raises(RecipeError, match=rf"--{re.escape(path)} is called --\w+\.\w+ now"):
         parse(visualcse.RECIPES, "", ["demo", f"--{path}", "1"])
     with pytest.raises(RecipeError, match=r"--optim\.text\.\w+ is called --optim\.text\.max_grad_norm now"):
         parse(visualcse.RECIPES, "", ["demo", f"--optim.text.{FORMER['optim']['max_grad_norm']}=1"])
 
 
-def test_identities_are_those_from_before_settings_were_renamed() -> None:
+def test_renamed_settings_keep_identities() -> None:
     changes = {"run.mini_batch_size": 8, "evaluation.eval_steps": 7, "optim.text.max_grad_norm": None}
     recipe = visualcse.bert_base().replace("run.precision", "fp16")
     assert (recipe.identity(), recipe.changed(changes).identity()) == ("02a997b35b2f", "afb244621dce")
 
 
-def test_steps_count_the_leading_stream() -> None:
+def test_steps_count_the_primary_stream() -> None:
     recipe = visualcse.bert_base()
     assert recipe.steps(1_000_001) == 15_626  # the released training log
     assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
@@ -88,7 +88,7 @@ def test_steps_count_the_leading_stream() -> None:
     assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
 
 
-def test_identity_tells_options_of_a_task_apart_and_not_the_folders_above() -> None:
+def test_identity_depends_on_options_of_a_task_but_not_on_its_parent_folders() -> None:
     def identity(task: str, tower: str = "a/tower") -> str:
         recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("evaluation.final", (task,))
         return recipe.replace("method.tower.path", tower).identity()
@@ -109,8 +109,8 @@ def test_every_path_of_a_method_is_absolute_for_workers_in_other_folders(
     assert resolve(recipe).flat()["method.tower.path"] == str(tmp_path / "tower")
 
 
-def test_secrets_of_urls_are_not_kept_and_change_no_identity() -> None:
-    """What is written down has none; what workers are sent has them; a new signature is no other experiment."""
+def test_secrets_of_urls_are_not_stored_and_do_not_change_the_identity() -> None:
+    """Stored recipes contain no secrets, recipes for workers do; a new signature does not change the identity."""
     plain = "https://host/x-{0..3}.tar?part=1"
     recipe = visualcse.bert_base().replace("streams.text.shards", plain)
     signed = [

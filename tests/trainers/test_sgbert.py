@@ -1,4 +1,4 @@
-"""SG-BERT: what goes to which formula, the teacher that stays as it is, and where the variants differ."""
+"""SG-BERT: losses, the frozen teacher, and differences between the variants."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ def fingerprint(module: nn.Module | None) -> str:
 
 
 def _expected(method: SGBERT, batch: Batch, positives: Tensor) -> Tensor:
-    """The loss from the student's [CLS] and given positives (B, K, d), each through the one head."""
+    """Compute the loss from the student's [CLS] and given positives (B, K, d), both after the head."""
     encoder = method.sentence_encoder
     c = method.guide.head(encoder.model(**text(batch)).last_hidden_state[:, 0])
     h = method.guide.head(positives)
     formula = {
         "sg": lambda: losses.sg(c, h[:, 0], c, h[:, 0], 0.2),
         "opt1": lambda: losses.sg_opt1(c, c, h[:, 0], 0.2),
-        "opt2": lambda: losses.sg_opt2(c, h[:, 0], 0.2),
+        "opt2": lambda: losses.info_nce(c, h[:, 0], 0.2),
         "opt3": lambda: losses.sg_opt3(c, h, 0.2),
     }[method.config.loss]
     return formula()
 
 
 def _teacher_layers(method: SGBERT, tokens: dict[str, Tensor]) -> Tensor:
-    """All hidden states of BERT_F (B, l + 1, d), max over the tokens that are not padding."""
+    """Return all hidden states of BERT_F (B, l + 1, d), the maximum over tokens without padding."""
     states = method.guide.teacher(**tokens, output_hidden_states=True).hidden_states
     rows = range(len(tokens["input_ids"]))
     lengths = tokens["attention_mask"].sum(1).tolist()
@@ -97,21 +97,21 @@ def _teacher_layers(method: SGBERT, tokens: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("positive", ["teacher", "both"])
 @pytest.mark.parametrize("loss", ["sg", "opt1", "opt2", "opt3"])
 @torch.no_grad()
-def test_what_goes_through_which_copy_to_which_loss(loss: str, positive: str) -> None:
-    """The text through BERT_T; the same text, or its translation (BT + SG-OPT), through BERT_F."""
-    first = 1 if loss == "opt3" else 2  # of layers 0 to 2: two, or the last alone, where one is drawn
+def test_inputs_of_each_copy_and_loss(loss: str, positive: str) -> None:
+    """BERT_T encodes the text; BERT_F encodes the same text, or its translation (BT + SG-OPT)."""
+    first = 1 if loss == "opt3" else 2  # of layers 0 to 2: two, or only the last if one is drawn
     method = sgbert(loss=loss, positive=positive, first_layer=first, temperature=0.2).double()
     for p in method.sentence_encoder.model.parameters():
         if p.requires_grad:
-            p += 0.05 * torch.randn_like(p)  # so that the copies differ
+            p += 0.05 * torch.randn_like(p)  # the copies must differ
     batch = tiny_encoder.text_batch(5, views=method.config.texts)
     views = _teacher_layers(method, text(batch, column=-1))[:, first:]
     close(method({"text": batch}).losses["text"], _expected(method, batch, views))
 
 
 @torch.no_grad()
-def test_back_translation_differs_from_sg_in_the_positives_alone() -> None:
-    """BT (A.2): both texts through BERT_T in one forward, base NT-Xent, and L_reg as SG has it."""
+def test_back_translation_differs_from_sg_only_in_the_positives() -> None:
+    """BT (A.2): BERT_T encodes both texts in one forward pass, base NT-Xent, and L_reg as in SG."""
     method = sgbert(loss="sg", positive="translation", temperature=0.2).double()
     batch = tiny_encoder.text_batch(5, views=2)
     trained = [p for p in method.sentence_encoder.model.parameters() if p.requires_grad]
@@ -123,7 +123,7 @@ def test_back_translation_differs_from_sg_in_the_positives_alone() -> None:
     close(out["regularisation"], torch.tensor(0.05**2 * sum(p.numel() for p in trained)).double())
 
 
-def test_layers_are_drawn_uniformly_per_sentence_from_those_chosen() -> None:
+def test_layers_are_drawn_uniformly_per_sentence() -> None:
     method = sgbert(loss="opt2", first_layer=1, head_width=0)
     batch = tiny_encoder.text_batch(200)
     views = _teacher_layers(method, text(batch))
@@ -159,7 +159,7 @@ def test_disagree_3_4_released_opt2_loses_a_negative() -> None:
     """[errata 3.4] A smaller denominator, so a smaller loss."""
     batch = tiny_encoder.text_batch(4)
     found = {}
-    for variant, formula in (("fixed", losses.sg_opt2), ("released", losses.sg_opt2_released)):
+    for variant, formula in (("fixed", losses.info_nce), ("released", losses.sg_opt2_released)):
         method = sgbert(variant=variant, loss="opt2", pooling="max", temperature=0.1)
         torch.manual_seed(0)  # the same layers are drawn
         features = method.encode("text", batch)
@@ -169,8 +169,8 @@ def test_disagree_3_4_released_opt2_loses_a_negative() -> None:
     assert found["released"] < found["fixed"] - 0.05
 
 
-def test_teacher_never_changes_and_is_no_part_of_training() -> None:
-    """Neither weights nor gradients, optimizer groups or checkpoint; the frozen embeddings are held once for both."""
+def test_teacher_is_constant_and_not_trained() -> None:
+    """It has no gradients, optimizer groups or checkpoint entries, and shares the frozen embeddings with the student."""
     method = sgbert(dropout=0.1)
     before, layer0 = fingerprint(method.guide.teacher), fingerprint(method.sentence_encoder.embeddings)
     train(method, tiny_encoder.text_batch(6), steps=3, lr=1e-2)
@@ -191,8 +191,8 @@ def test_teacher_never_changes_and_is_no_part_of_training() -> None:
         ({"variant": "fixed", "teacher_dropout": True}, True),
     ],
 )
-def test_disagree_3_2_released_training_wakes_the_teacher_s_dropout(settings: dict[str, Any], wakes: bool) -> None:
-    """[errata 3.2] The views of a text are the same every time, but not in the released code."""
+def test_disagree_3_2_released_training_enables_dropout_of_the_teacher(settings: dict[str, Any], wakes: bool) -> None:
+    """[errata 3.2] The views of a text never change, except in the released code."""
     method = sgbert(dropout=0.1, head_width=0, **settings)
     batch = tiny_encoder.text_batch(5)
 
@@ -208,8 +208,8 @@ def test_disagree_3_2_released_training_wakes_the_teacher_s_dropout(settings: di
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"variant": "released", "loss": "sg"}, "method.loss 'sg'"),  # [errata 3.3] as its cross-entropy raises
-        ({"variant": "released", "loss": "opt1", "first_layer": 1}, "method.first_layer=1"),  # its sampler takes others
+        ({"variant": "released", "loss": "sg"}, "method.loss 'sg'"),  # [errata 3.3] its cross-entropy raises
+        ({"variant": "released", "loss": "opt1", "first_layer": 1}, "method.first_layer=1"),  # its sampler uses other layers
         ({"first_layer": 3}, "method.first_layer=3"),
         ({"positive": "translation"}, "method.loss='opt3'"),
         ({"config": AlbertConfig(**SIZES, embedding_size=8)}, "'albert'"),

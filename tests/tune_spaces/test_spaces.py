@@ -1,4 +1,4 @@
-"""Every space fits its recipes and is what its paper searched; what does not fit is named."""
+"""Search spaces fit their recipes and equal the grids of the papers; errors name settings that do not fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
 
 @pytest.mark.parametrize("pipeline", SPACES)
 def test_spaces_fit_their_recipes(pipeline: str) -> None:
-    """Each space the recipes with its streams, of which one a kind is tried."""
+    """Each space is checked against one recipe per combination of streams."""
     made = [make() for make in importlib.import_module(f"multicse.pipelines.{pipeline}").RECIPES.values()]
     recipes = {tuple((name, stream.kind) for name, stream in recipe.streams.items()): recipe for recipe in made[::-1]}
     used = set()
@@ -61,7 +61,7 @@ OWN |= {"mocoutrl": "deberta_base"}
 
 @pytest.mark.parametrize("pipeline", SIZES)
 def test_the_papers_grids(pipeline: str) -> None:
-    """As many points as the papers have, the recipe's own among them."""
+    """They have as many points as in the papers, including the recipe's values."""
     assert {name: len(grid(SPACES[pipeline][name])) for name in SIZES[pipeline]} == SIZES[pipeline]
     if pipeline in OWN:
         recipe = getattr(importlib.import_module(f"multicse.pipelines.{pipeline}"), OWN[pipeline])()
@@ -90,6 +90,6 @@ def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
         ("optim.image.lr", tune.sample_from(lambda: 1)),
     ],
 )
-def test_what_does_not_fit_is_named(path: str, domain: SearchSpace) -> None:
+def test_errors_name_settings_that_do_not_fit(path: str, domain: SearchSpace) -> None:
     with pytest.raises(RecipeError, match=re.escape(path)):
         check({path: domain}, visualcse.demo())

@@ -1,4 +1,4 @@
-"""The best trial of a sweep as a model and its held-out scores."""
+"""Export and held-out scores of a sweep's best trial."""
 
 from __future__ import annotations
 
@@ -26,24 +26,28 @@ Scores = dict[str, dict[str, float]]
 
 
 def checkpoints(plan: Plan, trial: Trial) -> dict[int, Path]:
-    """Return folders with the weights of a trial, by seed; of one that was stopped, of the seeds that it began.
+    """Return the checkpoint folders of a trial by seed; of a stopped trial, only the seeds that were started.
+
+    Args:
+        plan: Plan of the sweep.
+        trial: The trial.
 
     Raises:
-        ValueError: If it has no checkpoint.
+        ValueError: If the trial has no checkpoint.
     """
     recipe = plan.recipe(trial.changes)
     found = {seed: plan.store(recipe, trial.trial_id, seed).newest() for seed in plan.seeds}
     folders = {seed: folder for seed, folder in found.items() if folder is not None}
     if not folders:
-        raise ValueError(f"trial {trial.number} has no checkpoint, so there is no model of it")
+        raise ValueError(f"trial {trial.number} has no checkpoint, so its model cannot be exported")
     return folders
 
 
 def held_out(plan: Plan, trial: Trial) -> list[Scores]:
-    """Measure the final tasks of a trial, once for the weights of every seed."""
+    """Evaluate the final tasks for a trial, once per seed."""
     recipe, scores = plan.recipe(trial.changes), []
     for seed, folder in checkpoints(plan, trial).items():
-        # The recipe of now. That in a checkpoint names places of the node that wrote it.
+        # The current recipe, since the checkpoint's recipe contains paths of the node that wrote it.
         here = recipe.replace("run.output_dir", str(plan.run_folder(trial.trial_id, seed)))
         scores.append(evaluate(*_encoded(here, load_method(folder, here))))
     return scores
@@ -56,7 +60,7 @@ def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
 
 
 def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summary]]:
-    """Task -> metric -> mean and sample standard deviation over seeds."""
+    """Return task -> metric -> mean and sample standard deviation over seeds."""
     return {
         task: {
             metric: statistics.summary([one[task][metric] for one in scores])
@@ -70,23 +74,23 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
 def deliver_best(
     plan: Plan, trial: Trial, after: Mapping[str, Any], parent: RunHandle, output: Path, model: str
 ) -> dict[str, Any]:
-    """Write export, card and figures of the best trial's model, of several seeds the first's.
+    """Write export, card and figures of the best trial, from its first seed.
 
     Args:
-        plan: What the trials took along.
-        trial: The best one.
+        plan: Plan of the sweep.
+        trial: The best trial.
         after: Its held-out scores, see `held_out`.
         parent: The sweep's MLflow run.
         output: Folder of the model.
-        model: The name under which `RunHandle.finish` registers it.
+        model: Name under which `RunHandle.finish` registers it.
 
     Returns:
-        What `multicse.trainers.engine.launch.deliver` does.
+        The result of `multicse.trainers.engine.launch.deliver`.
     """
-    for name in (METHOD, BEST, AVERAGE):  # of a best trial before; nothing else of the folder is ours to remove
+    for name in (METHOD, BEST, AVERAGE):  # from a former best trial; other files of the user are kept
         (output / "checkpoint" / name).unlink(missing_ok=True)
     seed, folder = next(iter(checkpoints(plan, trial).items()))
-    # Its manifest has the sum of the recipe that is replaced below.
+    # The manifest contains the checksum of recipe.json, which is replaced below.
     shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
     vectors = plan.run_folder(trial.trial_id, seed) / "vectors"
     if vectors.exists():  # word vectors that the trial trained

@@ -1,7 +1,7 @@
-"""Ray Tune over the trials of a sweep: which are made, who stops them, and what is written down of them.
+"""Execution of a sweep with Ray Tune: proposing trials, stopping them early, and recording them.
 
-The records of the trials are all that one driver leaves to the next. Tune's own state is not used: it is written in several
-files one after the other, and a driver that is killed meanwhile leaves some of them cut off or behind the others.
+The records of the trials are all that a later driver reads. Tune's own state is not used: it consists of several files
+written one after another, so a killed driver can leave some of them truncated or outdated.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ REPORT_EVERY = 30
 
 
 class Search(SearchAlgorithm):
-    """Makes each trial of a sweep once, and writes down how it ended.
+    """Search algorithm for Ray Tune that creates each trial of a sweep once and records its result.
 
     Args:
-        sweep: What is searched.
-        plan: What the trials take along.
+        sweep: The sweep.
+        plan: Settings that all trials share.
         parent: The sweep's MLflow run.
-        records: Where the trials are written down. Those that did not end there, or failed, are run again.
-        at_once: Trials that run at a time.
+        records: Records of the trials. Trials that are missing, unfinished or failed are run.
+        at_once: Maximum number of concurrent trials.
     """
 
     def __init__(self, sweep: Sweep, plan: Plan, parent: RunHandle, records: Records, at_once: int) -> None:
         self.sweep, self.plan, self.parent, self.records, self.at_once = sweep, plan, parent, records, at_once
         self.trials = records.read(sweep.identity())
-        """By number."""
+        """Trials by number."""
         ended = {number for number, known in self.trials.items() if known.status in ("finished", "stopped")}
         self.todo = [number for number in range(count(sweep)) if number not in ended]
         self.live = 0
-        """How many run."""
+        """Number of running trials."""
         self.experiment = tune.Experiment(
             sweep.name,
             tune.with_resources(tune.with_parameters(trial, plan=plan), resources(sweep.recipe)),
@@ -63,15 +63,18 @@ class Search(SearchAlgorithm):
 
     @property
     def total_samples(self) -> int:
+        """Number of trials."""
         return count(self.sweep)
 
     def add_configurations(self, experiments: Any) -> None:
-        """Tune gives the experiment, which is known."""
+        """Do nothing: the experiment is created in the constructor."""
 
     def is_finished(self) -> bool:
+        """Return True if no trial is left to start."""
         return not self.todo
 
     def next_trial(self) -> tune.experiment.Trial | None:
+        """Return the next trial, or None if enough are running; its record is written first."""
         if self.is_finished() or self.live >= self.at_once:
             return None
         number = self.todo.pop(0)
@@ -80,7 +83,7 @@ class Search(SearchAlgorithm):
         else:
             made = replace(self.trials[number], status="running", error=None)
         self.trials[number] = made
-        self.records.write(made)  # before it is run: its folder is found again by its number
+        self.records.write(made)  # before it runs, so that a later driver finds its folder
         self.live += 1
         return tune.experiment.Trial(
             self.experiment.run_identifier,
@@ -92,9 +95,9 @@ class Search(SearchAlgorithm):
         )
 
     def propose(self, number: int) -> dict[str, Any]:
-        """What a new trial changes: nothing first, then a point of the grid, or a draw.
+        """Return the changes of a new trial: none for trial 0, otherwise a grid point or a draw.
 
-        A draw depends on the seed, the number and, with Optuna's TPE (Bergstra et al., 2011), on the trials that are known.
+        A draw depends on the seed, the number and, with Optuna's TPE (Bergstra et al., 2011), on the known trials.
         """
         if number == 0:
             return {}
@@ -105,25 +108,33 @@ class Search(SearchAlgorithm):
             sampler: BaseSampler = RandomSampler(seed=seed)
         else:
             startup = min(10, max(4, count(self.sweep) // 4))
-            # Trials at the same time are not all sent to one place.
+            # constant_liar: concurrent trials should not all try the same region.
             sampler = TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
         space, own = spaces.sampled(self.sweep.space), own_values(self.sweep)
         values = draw(study(self.trials.values(), space, own, sampler), space)
         return {path: value for path, value in values.items() if value != own[path]}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Record the metrics of a report."""
         self._keep(trial_id, result)
         try:
             self.records.write(self.trials[number_of(trial_id)])
-        except OSError as error:  # the next report, or the trial's end, writes it again
-            log.warning("the record of trial %s cannot be written now: %s", trial_id, error)
+        except OSError as error:  # it is written again with the next report or at the end of the trial
+            log.warning("the record of trial %s could not be written: %s", trial_id, error)
 
     def end(self, trial_id: str, result: dict[str, Any], status: Status, error: str | None = None) -> None:
-        """Write down how a trial ended, and end its MLflow runs. A trial that a scheduler stops cannot do it itself."""
+        """Record the end of a trial and finish its MLflow runs, which a trial stopped by a scheduler cannot do itself.
+
+        Args:
+            trial_id: The trial.
+            result: Its last report.
+            status: How it ended.
+            error: Last line of its error.
+        """
         self.live -= 1
         self._keep(trial_id, result, status=status, error=error, ended_at=time.time())
         end_runs(self, trial_id)
-        self.records.write(self.trials[number_of(trial_id)])  # last: a trial without an end in its record is run again
+        self.records.write(self.trials[number_of(trial_id)])  # last, since a trial that has not ended is run again
 
     def _keep(self, trial_id: str, result: dict[str, Any], **ended: Any) -> None:
         known = self.trials[number_of(trial_id)]
@@ -136,36 +147,38 @@ class Search(SearchAlgorithm):
 
 
 class Watch(tune.Callback):
-    """Tells a search how its trials end."""
+    """Tune callback that reports the end of trials to a search."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a finished or stopped trial."""
         result = trial.last_result or {}
         self.search.end(trial.trial_id, result, "finished" if result.get("finished") else "stopped")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Record a failed trial."""
         *_, last = Path(trial.error_file).read_text().strip().splitlines()
         self.search.end(trial.trial_id, trial.last_result or {}, "failed", last.strip())
 
 
 def number_of(trial_id: str) -> int:
-    """The number of a trial in its name."""
+    """Return the number of a trial from its ID."""
     return int(trial_id.rpartition("_")[2])
 
 
 def run(search: Search) -> list[Trial]:
-    """Run the trials that did not end yet; all trials of the sweep, in their order."""
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # with which Tune takes no reporter
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(search.at_once)  # a cluster grows for all of them together
+    """Run the trials that have not ended, and return all trials of the sweep by number."""
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output does not support a reporter
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(search.at_once)  # so that an autoscaler sees all of them
     if search.todo:
         tune.run(
             search.experiment,
             search_alg=search,
             scheduler=make_scheduler(search.sweep, list(search.trials.values())),
-            # Importing torch and transformers takes longer than a small trial. A trial of several workers that is stopped
-            # early still waits for Ray Train: Tune would give up the next trial, which finds its actor taken.
+            # Importing torch and transformers takes longer than a small trial. With several workers, an actor is not reused:
+            # a stopped trial still waits for Ray Train, so the actor would be busy and the next trial would fail.
             reuse_actors=in_process(search.sweep.recipe),
             raise_on_failed_trial=False,
             callbacks=[Watch(search)],
@@ -182,7 +195,12 @@ def run(search: Search) -> list[Trial]:
 
 
 def make_scheduler(sweep: Sweep, known: Sequence[Trial] = ()) -> TrialScheduler | None:
-    """Ray's ASHA (Li et al., 2020), told of the trials that have ended, with which it compares."""
+    """Return ASHA (Li et al., 2020), initialised with the trials that have ended, or None without a scheduler.
+
+    Args:
+        sweep: The sweep.
+        known: Trials from an earlier driver.
+    """
     if sweep.scheduler == "none":
         return None
     asha = AsyncHyperBandScheduler(
@@ -198,9 +216,13 @@ def make_scheduler(sweep: Sweep, known: Sequence[Trial] = ()) -> TrialScheduler 
 
 
 def end_runs(search: Search, trial_id: str | None = None) -> None:
-    """End the MLflow runs of a trial that ended; of all, once nothing runs any more. Raises nothing.
+    """Finish the MLflow runs of an ended trial, or of all trials after the last one. Errors are logged.
 
-    Those of interrupted trials are KILLED: they go on with the same command.
+    Runs of interrupted trials get the status KILLED; the same command resumes them.
+
+    Args:
+        search: The search.
+        trial_id: The trial. If None, all trials.
     """
     plan, parent = search.plan, search.parent
     known = {one.trial_id: one for one in search.trials.values()}
@@ -210,7 +232,7 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
             one = known[run.tags["sweep.trial"]]
             if run.status != "RUNNING" and run.tags.get("sweep.status") == one.status:
                 continue
-            # What the trial's process could not send; after a trial on another node, what its last checkpoint has of it.
+            # Send the metrics that the trial's process could not send; from its last checkpoint if it ran on another node.
             seed = int(run.tags["sweep.seed"])
             journal = plan.run_folder(one.trial_id, seed) / JOURNAL
             if not journal.exists() and (newest := plan.store(search.sweep.recipe, one.trial_id, seed).newest()):
@@ -224,4 +246,4 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
                 status = {"running": "KILLED", "failed": "FAILED"}.get(one.status, "FINISHED")
                 RunHandle(run.run_id, parent.uri, "", "").finish(status)
     except Exception as error:
-        log.warning("the MLflow runs of the trials could not be ended: %s", error)
+        log.warning("the MLflow runs of the trials could not be finished: %s", error)

@@ -1,4 +1,4 @@
-"""A search space: dotted recipe paths to Ray Tune domains, checked against the recipe before Ray starts."""
+"""Search spaces: dotted recipe paths to Ray Tune domains, checked against the recipe before Ray starts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SearchSpace = Mapping[str, Domain | dict[str, list[Any]]]
-"""``{"optim.image.lr": tune.choice([1e-6, 5e-7])}``; a grid is ``tune.grid_search([...])``."""
+"""For example ``{"optim.image.lr": tune.choice([1e-6, 5e-7])}``; grids use ``tune.grid_search([...])``."""
 
 
 def check(space: SearchSpace, recipe: Recipe) -> None:
-    """Raise RecipeError for a path that the recipe does not have, or a value that it does not allow.
+    """Check a space against the recipe that it varies.
 
-    Choices and grids are tried value by value, ranges at both ends, each as the only change of the recipe.
+    Every choice and grid value, and both ends of every range, is tried as the only change of the recipe.
+
+    Args:
+        space: The space.
+        recipe: The recipe.
+
+    Raises:
+        RecipeError: If the recipe does not contain a path or does not allow a value.
     """
     for path, domain in space.items():
         for value in values_to_try(path, domain):
@@ -30,7 +37,15 @@ def check(space: SearchSpace, recipe: Recipe) -> None:
 
 
 def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[Any]:
-    """The values of a domain that stand for all of it."""
+    """Yield the values that represent a domain.
+
+    Args:
+        path: Path of the setting, for errors.
+        domain: Its domain.
+
+    Raises:
+        RecipeError: If the domain is of an unsupported kind.
+    """
     if isinstance(domain, dict) and set(domain) == {"grid_search"}:
         yield from domain["grid_search"]
     elif isinstance(domain, Categorical):
@@ -41,30 +56,35 @@ def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[
         yield from (domain.lower, domain.upper - 1)
     else:
         raise RecipeError(
-            f"search space: {path} is {domain!r}; allowed: tune.choice, grid_search, (log)uniform, (log)randint"
+            f"search space: {path} is {domain!r}; supported: tune.choice, grid_search, (log)uniform, (log)randint"
         )
 
 
 def grid(space: SearchSpace) -> list[dict[str, Any]]:
-    """All combinations of all choices and grids. Raises RecipeError when the space has a continuous range."""
+    """Return all combinations of all choices and grids.
+
+    Raises:
+        RecipeError: If the space contains a continuous range.
+    """
     for path, domain in space.items():
         if isinstance(domain, (Float, Integer)):
             raise RecipeError(
-                f"search space: {path} is continuous, it has no grid; choose another space, or the searcher optuna or random"
+                f"search space: {path} is continuous, so grid search is not possible; choose a discrete space, or "
+                "--searcher optuna or random"
             )
     values = [values_to_try(path, domain) for path, domain in space.items()]
     return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
 
 
 def sampled(space: SearchSpace) -> dict[str, Domain]:
-    """The space with grids as choices."""
+    """Return the space with grids replaced by choices."""
     return {
         path: tune.choice(domain["grid_search"]) if isinstance(domain, dict) else domain for path, domain in space.items()
     }
 
 
 def values_of(recipe: Recipe, paths: list[str]) -> dict[str, Any]:
-    """The recipe's own values at dotted paths."""
+    """Return the values of a recipe at dotted paths."""
     out = {}
     for path in paths:
         node: Any = recipe

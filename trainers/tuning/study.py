@@ -1,4 +1,4 @@
-"""The trials of a sweep as a study of Optuna's: what the next trial is drawn from, and what the figures are drawn from."""
+"""Conversion of a sweep's trials to an Optuna study, from which trials are sampled and figures are drawn."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ray.tune.search.sample import Categorical, Domain
 from multicse.trainers.tuning.trials import Trial
 
 FEWEST = 8
-"""Trials without which importance is not estimated."""
+"""Minimum number of trials for an estimate of parameter importance."""
 
 
 def study(
     trials: Iterable[Trial], space: Mapping[str, Domain], own: Mapping[str, Any], sampler: BaseSampler | None = None
 ) -> optuna.Study:
-    """The trials as a study. One with values outside of the space, as the recipe's may be, is in it without its values.
+    """Convert trials to a study. A trial with values outside the space, as the recipe may have, is added without parameters.
 
     Args:
-        trials: In their order, by which Optuna numbers them.
-        space: What varies.
-        own: The values of the recipe as it stands.
-        sampler: What draws the next trial.
+        trials: Trials in order of their number.
+        space: Search space.
+        own: Values of the recipe itself.
+        sampler: Sampler for the next trial.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {path: _distribution(domain) for path, domain in space.items()}
@@ -43,28 +43,28 @@ def study(
         values, state = {**own, **trial.changes}, TrialState.RUNNING
         if trial.ended:
             state = TrialState.FAIL if trial.score is None else TrialState.COMPLETE
-        told: dict[str, Any] = {
+        outcome: dict[str, Any] = {
             "state": state,
             "value": trial.score if trial.ended else None,
             "intermediate_values": {step: score for step, score in trial.curve if math.isfinite(score)},
         }
         try:
             params = {path: _param(domain, values[path]) for path, domain in space.items()}
-            one = optuna.create_trial(params=params, distributions=distributions, **told)
+            one = optuna.create_trial(params=params, distributions=distributions, **outcome)
         except (TypeError, ValueError):
-            one = optuna.create_trial(**told)
+            one = optuna.create_trial(**outcome)
         found.add_trial(one)
     return found
 
 
 def draw(found: optuna.Study, space: Mapping[str, Domain]) -> dict[str, Any]:
-    """The next point of the space that the study's sampler draws."""
+    """Return the next point of the space, drawn by the study's sampler."""
     params = found.ask({path: _distribution(domain) for path, domain in space.items()}).params
     return {path: _value(domain, params[path]) for path, domain in space.items()}
 
 
 def _distribution(domain: Domain) -> BaseDistribution:
-    """A domain of Tune as Optuna's. Choices are JSON, as Optuna takes neither tuples nor lists."""
+    """Convert a Tune domain to an Optuna distribution, with choices as JSON: Optuna supports neither tuples nor lists."""
     if isinstance(domain, Categorical):
         return CategoricalDistribution([json.dumps(value) for value in domain.categories])
     (found,) = OptunaSearch.convert_search_space({"value": domain}).values()
@@ -82,7 +82,13 @@ def _value(domain: Domain, param: Any) -> Any:
 
 
 def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure], None]) -> None:
-    """Draw the figures of a study, each under a name; none without a trial that has a score."""
+    """Draw the figures of a study that contains at least one score.
+
+    Args:
+        found: The study.
+        metric: Label of the scores.
+        keep: Called with the name of each figure and the figure.
+    """
     drawings: dict[str, Callable[[], Any]] = {
         "parallel_coordinates": lambda: drawn.plot_parallel_coordinate(found, target_name=metric),
         "score_against": lambda: drawn.plot_slice(found, target_name=metric),
@@ -93,7 +99,7 @@ def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure]
     if scored >= FEWEST:
         drawings["parameter_importance"] = lambda: drawn.plot_param_importances(found, target_name=metric)
     with rc_context({"savefig.bbox": "tight", "figure.figsize": (8, 5)}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # experimental figures, and trials outside of the space
+        warnings.simplefilter("ignore")  # about experimental figures, and trials outside the space
         for name, make in drawings.items() if scored else ():
             axes = make()
             figure = next(iter(axes.flat)).figure if hasattr(axes, "flat") else axes.figure

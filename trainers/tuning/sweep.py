@@ -1,4 +1,4 @@
-"""A sweep: which trials it has, what it is refused for, and how many of them run at a time."""
+"""Definition of a sweep: its trials, its checks, and the number of concurrent trials."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from multicse.trainers.tuning.trial import Plan, in_process, steps_of
 from multicse.trainers.tuning.trials import Records
 
 LEAST_EVALUATIONS = 10
-"""Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
+"""Minimum number of evaluations per trial with a scheduler, which can stop a trial only at an evaluation."""
 GRACE = 60.0
-"""Percent of a trial that ASHA waits: in the warm-up the settings that are the best in the end are often behind."""
+"""Percent of a trial before ASHA can stop it: during the warm-up, settings that are best in the end often score lower."""
 KEPT = 3
-"""ASHA goes on with the best one of so many."""
+"""ASHA continues one in this many trials."""
 DRIVER = 0.01
-"""CPUs of the function that starts Ray Train within a trial; 0 is refused by Tune."""
+"""CPUs of the function that starts Ray Train within a trial; Tune does not allow 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """What a sweep does."""
+    """Settings of a sweep."""
 
     pipeline: str
-    """Whose recipe is varied; a name, or a file."""
+    """Pipeline of the recipe: a name, or a file."""
     recipe: Recipe
-    """The recipe that is varied; resolved."""
+    """The resolved recipe that is varied."""
     space: SearchSpace
-    """What varies."""
+    """Settings to vary, and their domains."""
     trials: int | None
-    """How many, the recipe as it stands included; none, of a grid: as many as it has."""
+    """Number of trials, including the unchanged recipe. If None, as many as the grid has."""
     searcher: Literal["optuna", "random", "grid"] = "optuna"
     scheduler: Literal["asha", "none"] = "asha"
     seeds: tuple[int, ...]
-    """Of every configuration; the mean counts."""
+    """Seeds of every configuration, whose scores are averaged."""
     retries: int = 1
-    """Times that a failed trial is tried again."""
+    """Number of retries of a failed trial."""
     concurrent: int | None = None
-    """Trials at a time; none: as many as fit."""
+    """Maximum number of concurrent trials. If None, as many as fit."""
 
     @property
     def name(self) -> str:
-        """``sweep-PIPELINE-RECIPE-1a2b3c``: what is varied, and a hash of all that decides the sweep."""
+        """Return ``sweep-PIPELINE-RECIPE-1a2b3c``: the recipe's name, and a hash of everything that determines the sweep."""
         return f"sweep-{self.recipe.name.replace('/', '-')}-{self.identity()[:6]}"
 
     def identity(self) -> str:
-        """A hash of what decides which trials there are; 12 hex digits. Resources and places do not."""
+        """Return a hash of everything that determines the trials, without resources and locations; 12 hex digits."""
         parts = {
             "recipe": self.recipe.identity(),
             "space": {path: _described(domain) for path, domain in self.space.items()},
@@ -70,7 +70,7 @@ class Sweep:
 
     @property
     def metric(self) -> str:
-        """Task and metric that trials are compared by, as figures and tables name it."""
+        """Return task and metric by which trials are compared, as shown in figures and tables."""
         from multicse.evaluation.registry import make_tasks
         from multicse.trainers.engine.loop import lower_is_better
 
@@ -80,7 +80,7 @@ class Sweep:
 
 
 def _described(domain: Any) -> Any:
-    """What a domain holds, the same in every process."""
+    """Return the content of a domain, equal in every process."""
     if isinstance(domain, dict):
         return domain
     content = {name: value for name, value in vars(domain).items() if name != "sampler"}
@@ -88,13 +88,19 @@ def _described(domain: Any) -> Any:
 
 
 def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
-    """The recipe as trials run it: resolved, and under a scheduler evaluated often enough to be stopped early.
+    """Return the recipe as trials run it: resolved, and with a scheduler evaluated often enough to be stopped early.
 
-    Raises RecipeError for a recipe that names no development task, as nothing could be compared.
+    Args:
+        recipe: The recipe to vary.
+        scheduler: Name of the scheduler.
+        seed: First seed.
+
+    Raises:
+        RecipeError: If the recipe has no development task by which trials can be compared.
     """
     recipe = resolve(recipe).replace("run.seed", seed)
     if recipe.evaluation.select is None:
-        raise RecipeError("evaluation.select is none: a sweep compares trials by a development task; name one")
+        raise RecipeError("evaluation.select is None, but a sweep compares trials by a development task; name one")
     if scheduler != "none":
         often = max(1, steps_of(recipe) // LEAST_EVALUATIONS)
         if recipe.evaluation.eval_steps > often:
@@ -103,49 +109,49 @@ def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
 
 
 def check_sweep(sweep: Sweep) -> None:
-    """Raise RecipeError for a sweep that cannot run; no cluster is needed."""
+    """Raise RecipeError if a sweep cannot run; needs no cluster."""
     if not sweep.seeds or len(set(sweep.seeds)) < len(sweep.seeds):
-        raise RecipeError(f"--seeds takes at least one seed, each once, got {list(sweep.seeds)}")
+        raise RecipeError(f"--seeds requires at least one seed and no duplicates, got {list(sweep.seeds)}")
     if sweep.trials is not None and sweep.trials < 1:
-        raise RecipeError(f"--trials {sweep.trials}: the recipe as it stands is one trial; give at least 1")
+        raise RecipeError(f"--trials {sweep.trials}: the unchanged recipe is one trial; set at least 1")
     check(sweep.recipe)
     spaces.check(sweep.space, sweep.recipe)
     for path, domain in sweep.space.items():
         for value in spaces.values_to_try(path, domain):
             if redacted(str(value)) != str(value):
                 raise RecipeError(
-                    f"search space: {path}={redacted(str(value))!r} holds a password, and a sweep is written down"
+                    f"search space: {path}={redacted(str(value))!r} contains a password, but values are stored in records"
                 )
-            if path.startswith("streams."):  # what the shards have to do with
+            if path.startswith("streams."):  # also check the shards
                 check(sweep.recipe.replace(path, value))
     if sweep.searcher == "grid":
         points = len(grid(sweep))
         if sweep.trials not in (None, points):
             raise RecipeError(
-                f"--trials {sweep.trials}: the grid has {points} with the recipe as it stands; give --trials {points} or "
-                "none, or --searcher random"
+                f"--trials {sweep.trials}: the grid has {points} trials with the unchanged recipe; set --trials {points}, "
+                "omit it, or use --searcher random"
             )
 
 
 def grid(sweep: Sweep) -> list[dict[str, Any]]:
-    """The changes of every trial of a grid, once each: first the recipe as it stands."""
+    """Return the changes of every trial of a grid, without duplicates; the unchanged recipe is first."""
     own = own_values(sweep)
     points = [{path: value for path, value in point.items() if value != own[path]} for point in spaces.grid(sweep.space)]
     return [{}, *(point for point in points if point)]
 
 
 def count(sweep: Sweep) -> int:
-    """How many trials there are."""
+    """Return the number of trials."""
     return len(grid(sweep)) if sweep.trials is None or sweep.searcher == "grid" else sweep.trials
 
 
 def own_values(sweep: Sweep) -> dict[str, Any]:
-    """The recipe's own value of everything that its space varies."""
+    """Return the recipe's values of all settings in the space."""
     return spaces.values_of(sweep.recipe, list(sweep.space))
 
 
 def records_of(sweep: Sweep, folder: Path) -> Records:
-    """Where the records of the sweep's trials are: in its folder, or in ``run.storage``."""
+    """Return the records of the sweep's trials, which are stored in its folder or in ``run.storage``."""
     if sweep.recipe.run.storage is None:
         return Records(str(folder / "trials"))
     base, question, options = sweep.recipe.run.storage.partition("?")
@@ -153,7 +159,13 @@ def records_of(sweep: Sweep, folder: Path) -> Records:
 
 
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
-    """What the trials take along."""
+    """Return the settings that all trials share.
+
+    Args:
+        sweep: The sweep.
+        folder: Its folder.
+        parent: Its MLflow run.
+    """
     return Plan(
         sweep=sweep.name,
         as_it_stands=with_uploaded_shards(sweep.recipe).to_json(secrets=True),
@@ -168,7 +180,7 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
 
 
 def needs(recipe: Recipe) -> tuple[float, float]:
-    """CPUs and GPUs that a trial of this recipe takes, its workers and their reading included."""
+    """Return the CPUs and GPUs of a trial, including its workers and their reading."""
     run = recipe.run
     if in_process(recipe):
         return run.cpus_per_worker, run.gpus_per_worker
@@ -177,18 +189,28 @@ def needs(recipe: Recipe) -> tuple[float, float]:
 
 
 def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
-    """What Tune sets aside for a trial; with several workers Ray Train asks for theirs."""
+    """Return the resources that Tune reserves for a trial; with several workers, Ray Train reserves theirs."""
     cpus, gpus = needs(recipe) if in_process(recipe) else (DRIVER, 0.0)
     return tune.PlacementGroupFactory([{"CPU": cpus} | ({"GPU": gpus} if gpus else {})])
 
 
 def at_once(recipe: Recipe, cpus: float, gpus: float, most: int | None = None) -> int:
-    """How many trials fit on so many CPUs and GPUs, `most` at most. Raises RecipeError when not even one does."""
+    """Return the number of trials that fit on a cluster.
+
+    Args:
+        recipe: The recipe of the trials.
+        cpus: CPUs of the cluster.
+        gpus: GPUs of the cluster.
+        most: Upper limit. If None, no limit.
+
+    Raises:
+        RecipeError: If not even one trial fits.
+    """
     need = needs(recipe)
     fits = min(int((have + 1e-9) // want) for have, want in zip((cpus, gpus), need, strict=True) if want)
     if fits < 1:
         raise RecipeError(
-            f"a trial takes {need[0]:g} CPUs and {need[1]:g} GPUs, the cluster has {cpus:g} and {gpus:g}: the sweep would "
-            "wait for ever. Lower run.num_workers, run.cpus_per_worker or run.gpus_per_worker"
+            f"a trial needs {need[0]:g} CPUs and {need[1]:g} GPUs, but the cluster has {cpus:g} and {gpus:g}. Lower "
+            "run.num_workers, run.cpus_per_worker or run.gpus_per_worker"
         )
     return min(fits, most or fits)

@@ -1,7 +1,7 @@
-"""One trial of a sweep: a recipe with other settings, trained as any run in a folder of its own, that reports to Ray Tune.
+"""A trial of a sweep: a recipe with changed settings, trained like any run in its own folder, which reports to Ray Tune.
 
-A trial with several seeds trains them one after the other. Its budget is all their steps together, so that a scheduler
-compares two trials after the same steps of the same seeds.
+A trial with several seeds trains them one after another. Its budget is the sum of their steps, so a scheduler compares
+trials after the same steps of the same seeds.
 """
 
 from __future__ import annotations
@@ -33,79 +33,90 @@ from multicse.trainers.recipe import Recipe
 log = logging.getLogger(__name__)
 
 PERCENT = "percent"
-"""What schedulers count: how much of a trial is done, below 100. Methods with more steps are not ahead by them.
-
-It is 0 where a scheduler has nothing to decide: at the end, and in all of the recipe as it stands, which all others are
-compared with, so that it is not stopped.
-"""
+"""Progress that schedulers count: the percentage of a trial that is done, below 100. Methods with more steps have no
+advantage.  It is 0 if a scheduler must not decide: at the end, and throughout trial 0, the unchanged recipe, with
+which all others are compared."""
 PATIENCE = 900.0
-"""Seconds that a trial waits for a tracking server before it fails."""
+"""Seconds for which a trial waits for a tracking server before it fails."""
 THREAD_ENDS = 600
-"""Seconds that a stopped trial has for its end; sending what a slow tracking server lacks takes 30 of them at most."""
+"""Seconds that a stopped trial has to finish; sending the remaining metrics to a slow tracking server takes at most 30."""
 
 Changes = Mapping[str, Any]
-"""What Tune gives a trial: dotted path -> value, where it differs from the recipe."""
+"""Changed settings that Tune passes to a trial: dotted path -> value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What all trials of a sweep share, and take along to their nodes."""
+    """Settings that all trials of a sweep share, sent to their nodes."""
 
     sweep: str
-    """Its name."""
+    """Name of the sweep."""
     as_it_stands: str
-    """The recipe that is varied, as JSON; paths absolute."""
+    """The unchanged recipe as JSON, with absolute paths."""
     folder: str
-    """The sweep's folder; trials write below it, on their own nodes."""
+    """Folder of the sweep, below which trials write on their own nodes."""
     experiment: str
-    """Of MLflow."""
+    """MLflow experiment."""
     parent: str
-    """The MLflow run of the sweep."""
+    """MLflow run of the sweep."""
     metric: str
     """See `Sweep.metric`."""
     seeds: tuple[int, ...]
-    """At least one."""
+    """Seeds of every trial, at least one."""
     source: Mapping[str, str] = field(default_factory=dict)
-    """What `source_tags` says on the driver; a trial's process is a script of Ray's."""
+    """Result of `source_tags` on the driver; a trial's process runs a script of Ray."""
     methods: Mapping[str, str] = field(default_factory=dict)
-    """What `registry.loaded` says on the driver: methods in files of the user's own."""
+    """Result of `registry.loaded` on the driver: methods from user files."""
 
     def recipe(self, changes: Changes) -> Recipe:
-        """The recipe of a trial, with the sweep's first seed."""
+        """Return the recipe of a trial, with the sweep's first seed."""
         for name in self.methods.keys() - registry.loaded().keys():
             registry.load_source(name, self.methods[name])
         return Recipe.from_json(self.as_it_stands).changed(dict(changes)).replace("run.seed", self.seeds[0])
 
     def run_folder(self, trial_id: str, seed: int | str) -> Path:
-        """The output folder of one seed of a trial, on its node."""
+        """Return the output folder of one seed of a trial, on its node."""
         return Path(self.folder) / "trials" / trial_id / f"seed-{seed}"
 
     def store(self, recipe: Recipe, trial_id: str, seed: int) -> Store:
-        """The checkpoints of one seed of a trial: in its output folder, or in ``run.storage``."""
+        """Return the checkpoints of one seed of a trial, in its output folder or in ``run.storage``.
+
+        Args:
+            recipe: Recipe of the trial.
+            trial_id: The trial.
+            seed: The seed.
+        """
         placed = recipe.replace("run.output_dir", str(self.run_folder(trial_id, seed)))
         return store_of(placed, f"{self.sweep}/{trial_id}-seed-{seed}")
 
 
 def in_process(recipe: Recipe) -> bool:
-    """Whether a trial is the loop in one process, and not Tune over Train."""
+    """Return True if a trial trains in its own process, without Ray Train."""
     return recipe.run.num_workers <= 1
 
 
 def steps_of(recipe: Recipe) -> int:
-    """Steps of one run of a recipe, from its shards."""
+    """Return the steps of one run of a recipe, from the size of its shards."""
     return recipe.steps(recipe.shards(recipe.lead).samples)
 
 
 def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
-    """The function that Tune runs. Returns the last report, marked as finished.
+    """Run one trial; the function that Tune calls.
 
-    It keeps nothing in Tune: each seed is a run that goes on from its own last checkpoint, or has ended. That checkpoint is
-    reported again, since the driver may have died before it wrote the report down.
+    It stores nothing in Tune: each seed is a run that resumes from its own last checkpoint, or has ended. The metrics of
+    that checkpoint are reported again, since the driver may have died before it recorded them.
+
+    Args:
+        changes: Changes of the trial.
+        plan: Plan of the sweep.
+
+    Returns:
+        The last report, marked as finished.
     """
     to_foreground()
     trial_id = tune.get_context().get_trial_id()
-    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. Tune gives
-    # up the next trial, without trying again, when that takes longer.
+    # The next trial reuses the actor after this trial's thread has sent its metrics and ended. If that takes longer than
+    # the timeout, Tune fails the next trial without a retry.
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(THREAD_ENDS)
     recipe = plan.recipe(changes)
     if not recipe.run.verbose:
@@ -122,7 +133,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
         handle = _open(plan, seeded, trial_id, changes)
         if in_process(seeded):
             with (
-                locked(output, name=WRITER, wait=OUTLIVES),  # the trial of a dead driver may still end there
+                locked(output, name=WRITER, wait=OUTLIVES),  # the trial of a dead driver may still be running
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, also=seeded.run.report_to) as tracker,
             ):
                 engine = Engine(seeded, TrialHost(store, budget, seeded), tracker)
@@ -131,18 +142,25 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
         else:
             _, checkpoint = train(seeded, handle, output, store, [forward(budget)])
             metrics = metrics_of(checkpoint, seeded)
-            budget.report(metrics)  # what its workers reported has passed by this process
+            budget.report(metrics)  # reports of the workers did not pass through this process
             kept = metrics["best"]
         budget.done.append(kept)
         handle.drain(output / JOURNAL)
-        # By which `track.py sync` knows that the run has ended.
+        # `track.py sync` recognises an ended run by this file.
         (output / "summary.json").write_text(json.dumps({"mlflow_run_id": handle.run_id}))
         handle.finish()
     return {**budget.last, PERCENT: 0.0, "finished": 1}
 
 
 def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
-    """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
+    """Return the recipe of one seed with the trial's own folder, and without test tasks, which only the best trial runs.
+
+    Args:
+        recipe: Recipe of the trial.
+        plan: Plan of the sweep.
+        trial_id: The trial.
+        seed: The seed.
+    """
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
     settings: dict[str, Any] = {
@@ -157,16 +175,16 @@ def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
 
 
 def metrics_of(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
-    """What the loop reported with a checkpoint, or would have: step, score and the score of the weights that are kept."""
+    """Return the metrics that belong to a checkpoint: step, score, and the score of the selected weights."""
     state = read_state(checkpoint)
     best, _, _, last = state["best"]
     return {"step": state["step"], "score": last, "best": last if recipe.evaluation.keep == "last" else best}
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHandle:
-    """The MLflow run of a trial's seed: nested in the sweep's, its changes as tags; the same one after a restart.
+    """Open the MLflow run of a trial's seed, nested in the sweep's run; after a restart, the same run.
 
-    A server that is away is waited for, up to `PATIENCE`: a sweep does not use up its trials meanwhile.
+    It waits up to `PATIENCE` for a server that does not respond, so that an outage does not use up the trials.
     """
     uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output_dir) / JOURNAL
     own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
@@ -184,22 +202,28 @@ def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHan
         except Exception as error:
             if time.monotonic() > end:
                 raise
-            log.warning("the tracking server %s does not answer (%s); trial %s waits for it", uri, error, trial_id)
+            log.warning("tracking server %s does not respond (%s); trial %s waits for it", uri, error, trial_id)
             time.sleep(pause)
             pause = min(30.0, 2 * pause)
 
 
 def percent_of(step: int, steps: int, judged: bool) -> float:
-    """Return `PERCENT` of a report."""
+    """Return `PERCENT` of a report.
+
+    Args:
+        step: Completed steps.
+        steps: Steps of the whole trial.
+        judged: Whether a scheduler may stop the trial.
+    """
     return 100 * step / steps if judged and step < steps else 0.0
 
 
 class Budget:
-    """Where a trial stands over its seeds.
+    """Progress of a trial over its seeds.
 
     Args:
-        seeds: How many there are.
-        steps: Steps of one seed.
+        seeds: Number of seeds.
+        steps: Steps per seed.
         judged: Whether a scheduler may stop the trial.
     """
 
@@ -211,7 +235,7 @@ class Budget:
         """The last report."""
 
     def report(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Metrics of one seed's run as the trial's: step and budget over all seeds, scores as means over those begun."""
+        """Return metrics of one seed as metrics of the trial: total steps, and scores averaged over the started seeds."""
         scores = {
             name: sum([*self.done, metrics[name]]) / (len(self.done) + 1) for name in ("score", "best") if name in metrics
         }
@@ -222,19 +246,20 @@ class Budget:
 
 
 class TrialHost(LocalHost):
-    """Where the loop of a trial runs: in this process. Tune hears of an evaluation once its checkpoint is kept."""
+    """Host of a trial's training loop in its own process. Tune receives an evaluation after its checkpoint is saved."""
 
     def __init__(self, store: Store, budget: Budget, recipe: Recipe) -> None:
         super().__init__(store, gpu=recipe.run.gpus_per_worker > 0)
         self.budget = budget
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
+        """Save a checkpoint, then report its metrics to Tune."""
         super().save(write_files, metrics, last=True)
         tune.report(self.budget.report(metrics))
 
 
 def forward(budget: Budget) -> TuneReportCallback:
-    """For a run of Ray Train: its workers' reports, passed on as the trial's."""
+    """Return a Ray Train callback that forwards reports of the workers as reports of the trial."""
 
     class Forward(TuneReportCallback):
         def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:

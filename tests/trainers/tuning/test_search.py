@@ -1,4 +1,4 @@
-"""Trials after a kill: none twice, none missing; what ASHA goes on with, and what it hears of the recipe as it stands."""
+"""Trials after the driver was killed (none repeated, none missing), and decisions of ASHA."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def sweep(searcher: Any = "optuna", space: dict[str, Any] = SPACE, trials: int |
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sweep], Search]:
-    """A fresh driver of a sweep, which knows what those before it wrote down."""
+    """Return a new driver of a sweep, which reads the records of earlier drivers."""
     monkeypatch.setattr(engine, "end_runs", lambda *_: None)
     plan = Plan(sweep="s", as_it_stands="", folder=str(tmp_path), experiment="", parent="", metric="", seeds=(3,))
     return lambda made: Search(made, plan, RunHandle("", "", "", ""), Records(str(tmp_path / "trials")), 2)
 
 
 def end(search: Search, made: Any, **result: Any) -> None:
-    """Tell of a trial's end as Tune does; its score says which rate it likes."""
+    """Report the end of a trial as Tune does, with a score that depends on the learning rate."""
     score = -abs(math.log10(made.config.get(RATE, 1e-3)) + 2)
     search.on_trial_result(made.trial_id, {"step": 5, "score": score})
     made = SimpleNamespace(trial_id=made.trial_id, last_result={"best": score, "step": 5, "steps": 5, "seeds": 1, **result})
@@ -52,7 +52,7 @@ def end(search: Search, made: Any, **result: Any) -> None:
 
 @pytest.mark.parametrize("searcher", ["optuna", "random", "grid"])
 @pytest.mark.parametrize("kills", [[1, 1, 0, 3], [12]])
-def test_each_trial_is_made_once_however_often_the_driver_is_killed(
+def test_each_trial_is_created_once_however_often_the_driver_is_killed(
     searcher: str, kills: list[int], driver: Callable[[Sweep], Search]
 ) -> None:
     made = sweep(searcher, GRID if searcher == "grid" else SPACE, None if searcher == "grid" else 12)
@@ -86,7 +86,7 @@ def test_a_failed_trial_is_run_again_by_the_next_driver(driver: Callable[[Sweep]
     assert again.trials[0].status == "failed" and again.trials[0].error == "ValueError: diverged" and 0 in again.todo
 
 
-def test_half_a_record_is_not_read(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_not_read(tmp_path: Path) -> None:
     records = Records(str(tmp_path))
     whole = Trial(number=1, trial_id="abc_00001", changes={RATE: 0.1}, status="stopped", curve=((1, math.nan),))
     records.write(whole)
@@ -102,7 +102,7 @@ def test_random_draws_cover_the_space(driver: Callable[[Sweep], Search]) -> None
     assert drawn == [driver(sweep("random")).propose(number) for number in range(1, 201)]
     rates = np.log10([values[RATE] for values in drawn])
     assert rates.min() > -5 and rates.max() < -1 and abs(rates.mean() + 3) < 0.3  # uniform in the logarithm
-    assert 70 < sum(LOSS in values for values in drawn) < 130  # the other one is the recipe's
+    assert 70 < sum(LOSS in values for values in drawn) < 130  # the others have the recipe's loss
 
 
 def test_optuna_learns(driver: Callable[[Sweep], Search]) -> None:
@@ -121,7 +121,7 @@ def test_a_grid_is_every_combination_once(driver: Callable[[Sweep], Search]) -> 
     assert len({tuple(point.values()) for point in values}) == 6
 
 
-def test_asha_goes_on_with_the_best_third_of_those_before() -> None:
+def test_asha_continues_the_best_third() -> None:
     asha = make_scheduler(sweep())
     assert asha is not None
     trials = [SimpleNamespace(trial_id=str(number)) for number in range(5)]
@@ -130,12 +130,12 @@ def test_asha_goes_on_with_the_best_third_of_those_before() -> None:
         asha.on_trial_add(None, trial)
         assert asha.on_trial_result(None, trial, {PERCENT: RUNG - 1, "score": -score}) == asha.CONTINUE
         decided.append(asha.on_trial_result(None, trial, {PERCENT: RUNG, "score": score}))
-        assert asha.on_trial_result(None, trial, {PERCENT: 0.0, "score": 0.0}) == asha.CONTINUE  # at its end
-    # The first has nothing to be compared with; the last is below 3, from where on the best third of four begins.
+        assert asha.on_trial_result(None, trial, {PERCENT: 0.0, "score": 0.0}) == asha.CONTINUE  # at the end of the trial
+    # The first cannot be compared; the last is below 3, the threshold of the best third of four.
     assert [word == asha.CONTINUE for word in decided] == [True, False, False, True, False]
 
 
-def test_what_asha_knew_outlives_the_driver() -> None:
+def test_asha_is_restored_by_a_new_driver() -> None:
     def known(number: int, status: Any) -> Trial:
         curve, changes = ((300, 9.0), (round(10 * RUNG), float(number))), {RATE: 0.1} if number < 3 else {}
         return Trial(number=number, trial_id=str(number), changes=changes, status=status, steps=1000, curve=curve)
@@ -149,7 +149,7 @@ def test_what_asha_knew_outlives_the_driver() -> None:
 
 
 @pytest.mark.parametrize(("judged", "percent"), [(True, [25.0, 50.0, 75.0, 0.0]), (False, [0.0] * 4)])
-def test_schedulers_hear_nothing_of_the_recipe_as_it_stands_nor_of_ends(judged: bool, percent: list[float]) -> None:
+def test_schedulers_do_not_judge_the_unchanged_recipe_or_ends(judged: bool, percent: list[float]) -> None:
     budget = Budget(2, steps=10, judged=judged)
     found = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Trials as the study that Optuna draws."""
+"""Conversion of trials to an Optuna study, and the figures of a sweep."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NAMES = {"parallel_coordinates", "parameter_importance", "score_against", "best_
 
 
 def trial(number: int, score: float | None, status: Status = "finished", **kept: Any) -> Trial:
-    """A trial whose curve rises to its score in three evaluations."""
+    """Return a trial whose curve rises to its score in three evaluations."""
     changes = kept.pop("changes", {})
     curve = () if score is None else tuple((step, score - 8 + step) for step in (2, 4, 8))
     return Trial(number=number, trial_id=str(number), changes=changes, status=status, best=score, curve=curve, **kept)
 
 
 def many(n: int = 16) -> list[Trial]:
-    """A rate whose decades explain the score, a weight that does not, and failed trials among them."""
+    """Return trials whose score depends on the learning rate but not on a weight, with failed trials among them."""
     draw = np.random.default_rng(1)
     found = [trial(0, 46.0)]
     for number in range(1, n):
@@ -44,13 +44,13 @@ def test_ranked_by_seeds_then_score() -> None:
     assert ranked([*trials, trial(5, 41.0, seeds=3)])[0].number == 5
 
 
-def test_a_study_holds_numbers_scores_curves_and_the_recipes_own_values() -> None:
+def test_a_study_contains_numbers_scores_curves_and_the_recipes_values() -> None:
     trials = [*many(6), trial(6, None, "running", changes={WEIGHT: 0.2})]
     found = study(trials, SPACE, OWN).trials
     assert [one.state.name for one in found] == ["COMPLETE"] * 3 + ["FAIL"] * 2 + ["COMPLETE", "RUNNING"]
     assert found[6].params == {RATE: 1e-4, WEIGHT: 0.2, LOSS: "null"}
     assert found[1].intermediate_values == dict(trials[1].curve)
-    assert found[0].value == 46.0 and not found[0].params  # its own weight is outside of the space
+    assert found[0].value == 46.0 and not found[0].params  # the recipe's weight is outside the space
 
 
 def test_all_figures_of_a_sweep() -> None:

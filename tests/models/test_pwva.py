@@ -16,7 +16,7 @@ KINDS = (0.5, 0.2, 0.2, 0.1)
 FORMS = get_args(Form)
 Kind = Callable[[Tensor, torch.Generator, Form], Tensor]
 
-# ---- as one would first write it: a loop over words, in NumPy
+# ---- naive version: a loop over words, in NumPy
 
 
 def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
@@ -75,7 +75,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def vectors(count: int, dim: int = 300, seed: int = 0) -> Tensor:
-    """Like word vectors: a mean that is not zero, another length for every word."""
+    """Vectors like word vectors: with a non-zero mean and different lengths."""
     words = torch.randn(count, dim, generator=seeded(seed)) * 0.2 + 0.05
     return words * torch.linspace(0.5, 2, count)[:, None]
 
@@ -100,7 +100,7 @@ def test_each_kind_has_the_distribution_of_its_loop_over_words(kind: str, form: 
         # per component; 5 standard errors of the difference of two means, over 50 components
         error = np.sqrt((a.var(0) + b.var(0)) / count)
         assert (abs(a.mean(0) - b.mean(0)) <= 5 * error + 1e-6).all()
-    # Of a whole word: how far it moves, and how much that varies from word to word.
+    # The distance that a word moves, and its variation between words.
     moved, moved_naive = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
     assert np.quantile(moved, [0.1, 0.5, 0.9]) == pytest.approx(
         np.quantile(moved_naive, [0.1, 0.5, 0.9]), abs=0.05 * moved_naive.max() + 1e-6
@@ -138,7 +138,7 @@ def test_lambda_and_the_share_of_zeros_are_settings_of_the_paper_s_form() -> Non
 
 
 def kind_of(changed: Tensor, words: Tensor) -> str:
-    """What was done in the released form, read from one word."""
+    """Identify the augmentation of the released form from one word."""
     if torch.equal(changed, words):
         return "none"
     if (changed == 0).any():

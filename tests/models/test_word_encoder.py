@@ -1,4 +1,4 @@
-"""Words to vectors: cleaning, ids, unknown words, the convolution against its padded definition, attention, exports."""
+"""Word encoder: cleaning, IDs, unknown words, convolution against its padded definition, attention, exports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model(**settings: object) -> WordModel:
 
 
 def padded_definition(cnn: TextCNN, words: Tensor, lengths: list[int], padding: Tensor) -> Tensor:
-    """Every sentence padded to the full length, one Conv2d a bank, ReLU, the maximum over all windows."""
+    """Every sentence padded to the full length, one Conv2d per bank, ReLU, the maximum over all windows."""
     x = torch.stack(
         [torch.cat([row[:n], padding.expand(cnn.length - n, -1)]) for row, n in zip(words, lengths, strict=True)]
     )
@@ -49,7 +49,7 @@ def padded_definition(cnn: TextCNN, words: Tensor, lengths: list[int], padding: 
 @pytest.mark.parametrize(
     ("text", "letters", "words"),
     [
-        ("Don't stop-gap, O’Neil!", "a-z", ["dont", "stop", "gap", "oneil"]),  # as the paper cleans
+        ("Don't stop-gap, O’Neil!", "a-z", ["dont", "stop", "gap", "oneil"]),  # as in the paper
         ("naïve 42 B2B", "a-z", ["na", "ve", "b", "b"]),
         (" \n\t", "a-z", []),
         ("Naïve 42 — हिन्दी, Ελλάδα's Ünïcode", "any", ["naïve", "हिन्दी", "ελλάδαs", "ünïcode"]),
@@ -69,7 +69,7 @@ def test_ids() -> None:
     assert made.tokenize(["a dog runs"], max_length=2)["input_ids"].tolist() == [[1, 2]]
     known, unknown = made.look_up(tokens["input_ids"])[1, [1, 0]]
     assert torch.equal(known, made.table[1]) and torch.equal(unknown, hashed_vectors(torch.tensor(word_hash("zebra")), 6))
-    assert "table" not in made.state_dict()  # which is neither trained nor saved with the filters
+    assert "table" not in made.state_dict()  # neither trained nor saved with the filters
 
 
 def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
@@ -77,7 +77,7 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
     vectors, bound = hashed_vectors(hashes, 300), math.sqrt(3 / 300)
     assert vectors.min() >= -bound and vectors.max() < bound
     assert abs(vectors.mean()) < 1e-3 and abs(vectors.var().item() / (bound**2 / 3) - 1) < 0.01
-    x = word_hash("zebra")  # splitmix64 once more, in Python's integers
+    x = word_hash("zebra")  # splitmix64 in Python integers
     numbers = []
     for j in range(1, 4):
         z = (x * 0xD1342543DE82EF95 + j * 0x9E3779B97F4A7C15) % 2**64
@@ -89,7 +89,7 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
 
 
 def test_redrawn_words_differ_between_sentences_and_passes() -> None:
-    """As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
+    """As in the released code, but reproducible: they depend on the sentence, in training on the step's random numbers."""
     made = model(unknown="redrawn")
     texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]
     ids = made.tokenize(texts)["input_ids"]
@@ -128,7 +128,7 @@ def test_convolution_equals_the_padded_definition(device: str) -> None:
 
 
 def test_attention_equals_algorithm_1() -> None:
-    """S = X X^t / sqrt(d) over all places, 1e-9 wherever one of the two is padding; every word times the sum of its row."""
+    """S = X X^t / sqrt(d) over all positions, 1e-9 if one of the two is padding; every word times the sum of its row."""
     made = model(attention=True, max_words=8).double()
     made.table = made.table.double()
     lengths = [1, 3, 5, 8]
@@ -187,7 +187,7 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
         "assert 'multicse' not in sys.modules;"
         "import numpy; numpy.save(sys.argv[2], m.encode(sys.argv[3:]))"
     )
-    if attention:  # one foreign process will do
+    if attention:  # one subprocess is enough
         place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
         subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
         assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)

@@ -6,7 +6,6 @@ number of dimensions.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,8 +20,6 @@ from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.models.pretrained import EVALUATED
-
-logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")

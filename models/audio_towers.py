@@ -63,7 +63,7 @@ class HTSATTower(AudioTower):
     embed: int = Field(96, gt=0)
     """Channels of the first stage; they double with each stage, up to 768 by default."""
     depths: tuple[int, ...] = Field((2, 2, 6, 2), min_length=1)
-    """Blocks per stage."""
+    """Transformer blocks in each stage."""
     heads: tuple[int, ...] = (4, 8, 16, 32)
     """Attention heads per stage."""
     window: int = Field(8, gt=0)

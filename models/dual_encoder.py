@@ -95,7 +95,7 @@ class DualEncoder(SentenceEncoder):
 
     @property
     def scale(self) -> Tensor:
-        """Return the factor on cosine similarities."""
+        """Return the factor on cosine similarities, a scalar ()."""
         return self.logit_scale.exp()
 
     def logit_factor(self) -> float:
@@ -108,7 +108,7 @@ class DualEncoder(SentenceEncoder):
         self.logit_scale.clamp_(0, -math.log(LOWEST_TEMPERATURE))
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """Tokenise texts, with or without the end token of truncated texts."""
+        """Return ``input_ids`` and ``attention_mask``, (B, L), with or without the end token of truncated texts."""
         if self.keeps_end:
             return self.text.tokenize(texts, max_length)
         prompted = [self.text.conventions.prompt + text for text in texts]

@@ -29,7 +29,7 @@ class _States(nn.Module):
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the token states."""
+        """Return the token states (B, L, d) of token IDs and mask (B, L)."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 

@@ -93,10 +93,10 @@ def first_true(mask: Tensor, count: int) -> Tensor:
 
 
 def model_kwargs(inputs: Tensor) -> dict[str, Tensor]:
-    """Return token IDs (B, L) or word embeddings (B, L, d) as a keyword argument of a model.
+    """Return the keyword argument of a model for its input.
 
     Args:
-        inputs: Integer token IDs or floating-point word embeddings.
+        inputs: Integer token IDs (B, L), or floating-point word embeddings (B, L, d).
     """
     return {"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs}
 
@@ -143,9 +143,9 @@ def attention(
     Args:
         module: Attention module of the model.
         query: Queries, (B, H, L, d), or (1, H, T, d) if packed.
-        key: Keys, in the shape of `query`.
-        value: Values, in the shape of `query`.
-        attention_mask: Mask of a padded batch.
+        key: Keys, (B, H, L, d) or (1, H, T, d).
+        value: Values, (B, H, L, d) or (1, H, T, d).
+        attention_mask: Mask of a padded batch, (B, 1, L, L).
         packing: Positions of packed texts. If None, the batch is padded.
         dropout: Dropout of the attention weights.
         scaling: Factor on scores. If None, d^-.5.

@@ -164,7 +164,13 @@ class TextEncoder(SentenceEncoder):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling = "mean") -> TextEncoder:
-        """Return an encoder with random weights, for pretraining and tests."""
+        """Return an encoder with random weights, for pretraining and tests.
+
+        Args:
+            config: Configuration of the transformer.
+            tokenizer: Its tokenizer.
+            pooling: Name of the pooling.
+        """
         return cls(new_model(config), tokenizer, pooling)
 
     @property

@@ -27,7 +27,11 @@ UNLIMITED = 10**9
 
 
 def text_config(path: str) -> PretrainedConfig:
-    """Return the configuration of a folder or model ID; for a CLIP or CLAP model, the one of its text transformer."""
+    """Return the configuration of a model; for CLIP and CLAP, the configuration of the text transformer.
+
+    Args:
+        path: Folder or model ID.
+    """
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
     config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path, trust_remote_code=False)
@@ -96,7 +100,7 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
 
 
 def default_pooling(config: PretrainedConfig) -> Pooling:
-    """Return the pooling of a model whose folder specifies none; for text models, the one of sentence-transformers."""
+    """Return the pooling of a model without a configured pooling; the same as in sentence-transformers for text models."""
     own: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
     causal = (config.architectures or [""])[0].endswith("ForCausalLM") and getattr(config, "is_causal", True)
     return own.get(config.model_type, "eot" if causal else "mean")
@@ -164,7 +168,7 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
     return {name: torch.zeros(weight.shape) for name, weight in weights.items() if name.startswith("pooler.")}
 
 
-# ---- the whole folder ------------------------------------------------------------------------------------------------
+# ---- configuration and tokenizer -------------------------------------------------------------------------------------
 
 
 def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:

@@ -264,8 +264,8 @@ def make_model(folder: Path) -> None:
 
 def make_sentence_model(folder: Path) -> None:
     from multicse.models.pooling import Head
+    from multicse.models.st_modules import Conventions
     from multicse.models.text_encoder import TextEncoder
-    from multicse.models.text_folders import Conventions
 
     make_model(folder)
     encoder = TextEncoder.from_pretrained(str(folder / "model"), "mean")

@@ -1,12 +1,11 @@
-"""What a user names a model by, ``PLACE[@POOLING][+POST][:FIT]``, and the encoder that it stands for.
+"""Loading of encoders by a model name, ``PLACE[@POOLING][+POST][:FIT]``.
 
-PLACE is a folder, a name on the Hugging Face hub, or a word-vector file; POST one of `POST`, whitening perhaps with a number
-of dimensions.
+PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`; whitening may have a
+number of dimensions.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,48 +19,50 @@ from multicse.evaluation.encoders.folders import model_type, own_module
 from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
-from multicse.models.hub_folders import EVALUATED
-
-logger = logging.getLogger(__name__)
+from multicse.models.pretrained import EVALUATED
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
-"""A name on the Hugging Face hub, at the beginning of a model's name."""
+"""A model ID on the Hugging Face Hub, at the start of a model name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
 
 class Model(Encoder, Protocol):
-    """An encoder that can be reported."""
+    """Encoder that can be reported."""
 
     name: str  # short, for tables
 
     @property
     def hash(self) -> str | None:
-        """sha256 of the model's files."""
+        """Return the SHA-256 of the model's files."""
         ...
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How items become vectors: pooling, post_processing, fitted_on, max_tokens, device."""
+        """Return how items are encoded: pooling, post_processing, fitted_on, max_tokens, device."""
         ...
 
 
 class Spec(NamedTuple):
-    """A model's name in its parts."""
+    """Parts of a model name."""
 
     place: Path
     pooling: str | None = None
     post: str | None = None  # "whitening", "whitening256", "centring"
-    fit: str | None = None  # what that is fitted on: a file, one sentence a line, or shards of texts
+    fit: str | None = None  # sentences to fit on: a file, one per line, or shards of texts
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+POST][:FIT]``.
+    """Parse a model name and find its place.
 
-    The longest beginning that exists on disk is the place. Where none does, it is a name on the Hugging Face hub, whose
-    model is fetched, unless it was before.
+    The place is the longest prefix that exists on disk. If there is none, it is a model ID on the Hugging Face Hub, and the
+    model is downloaded or taken from the cache.
 
-    Raises EvaluationError for a place that is nowhere, a hub that does not answer, and an unknown post-processing.
+    Args:
+        spec: Model name, ``PLACE[@POOLING][+POST][:FIT]``.
+
+    Raises:
+        EvaluationError: If the model is not found, the Hub cannot be reached, or the post-processing is unknown.
     """
     cuts = [i for i, character in enumerate(spec) if character in "@+"]
     name_at, hub = spec.rfind("/") + 1, HUB.match(spec)
@@ -71,7 +72,7 @@ def parse(spec: str) -> Spec:
     parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+([^:]+)(?::(.+))?)?", rest)
     if parts is None:
         raise EvaluationError(
-            f"{place} is a model's place, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
+            f"model {place} is followed by {rest!r}, which is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
     load_plugins()
@@ -85,24 +86,24 @@ def parse(spec: str) -> Spec:
 
 
 def _of_hub(name: str) -> Path:
-    """The folder of a model of the Hugging Face hub. Raises EvaluationError when it has none, or is not reached."""
+    """Return the folder of a model on the Hugging Face Hub, or raise EvaluationError."""
     path = _path(name)
-    there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near, reason = did_you_mean(path.name, there), ""
-    if HUB.fullmatch(name) and not is_word_vectors(path) and not near and not ("/" in name and there):
+    neighbours = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near, reason = did_you_mean(path.name, neighbours), ""
+    if HUB.fullmatch(name) and not is_word_vectors(path) and not near and not ("/" in name and neighbours):
         try:
             return EVALUATED.folder(name)
         except ValueError as error:
             first, *_ = str(error.__cause__).splitlines()
-            reason = f" The hub did not give it ({first}); where it can be reached: `hf download NAME --local-dir DIR`"
+            reason = f" Download failed ({first}); on a machine with access: `hf download NAME --local-dir DIR`"
     raise EvaluationError(
-        f"no model {path}.{near} A model is a folder on disk, a name on the hub or a word-vector file; @POOLING and "
-        f"+whitening may follow it.{reason}"
+        f"model {path} not found.{near} Expected a local folder, a Hugging Face model ID or a word-vector file, optionally "
+        f"followed by @POOLING and +whitening.{reason}"
     )
 
 
 def fit_sentences(place: str | Path) -> list[str]:
-    """Sentences to fit on: the lines of a file, or the texts (field txt) of shards."""
+    """Read sentences to fit on: the lines of a file, or the texts (field txt) of shards."""
     if _path(str(place)).is_file():
         return read_captions(place)
     return [sample.item for chunk in Samples("+whitening", place).chunks() for sample in chunk]
@@ -118,22 +119,30 @@ def load_model(
     fit_source: str = TARGET,
     seed: int = 0,
 ) -> Model:
-    """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
+    """Load a transformer, CLIP or CLAP folder, an export of this package, or a word-vector file.
 
-    `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean and letters). `fit` are the sentences that whitening and its like are fitted on where the spec names
-    none, and `fit_source` is what the protocol says of them. `seed` is that of a fit, and CLAP's.
+    Args:
+        spec: Model name, ``PLACE[@POOLING][+POST][:FIT]``.
+        pooling: Pooling if the model name has none; see `baselines.layer_pooling` for poolings over layers and
+            `WordVectors` for word vectors.
+        device: Device. If None, the first GPU, otherwise the CPU.
+        batch_size: Texts of 32 tokens, images or audio clips per batch.
+        fit: Sentences to fit the post-processing on if the model name has no FIT.
+        fit_source: Description of `fit` in the protocol.
+        seed: Random seed of the fit, and of CLAP's random crops.
 
-    Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
+    Raises:
+        EvaluationError: If the model is not found or cannot be loaded, pooling or post-processing are unknown, two
+            different poolings are given, or a post-processing has no sentences to fit on.
     """
     place, own, post, own_fit = parse(spec)
     if own is not None and pooling is not None and own != pooling:
-        raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
+        raise EvaluationError(f"{spec!r} specifies pooling {own!r}, but pooling={pooling!r} is given, too; remove one")
     pooling = own or pooling
     if own_fit is not None:
         fit, fit_source = fit_sentences(own_fit), own_fit
     if post is not None and not fit:
-        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and there are none; give some (--fit FILE)")
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, but none were given; add --fit FILE")
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"
@@ -145,13 +154,13 @@ def load_model(
 
 
 def load_for(tasks: Sequence[Task], spec: str, fit: str | Path | None = None, **settings: Any) -> Model:
-    """Return the encoder of a spec, with +whitening and the like fitted on sentences of the tasks by default.
+    """Load an encoder, with post-processing such as +whitening fitted on the sentences of the tasks by default.
 
     Args:
         tasks: Tasks that the encoder is evaluated on.
-        spec: Model, as for `load_model`.
-        fit: File or shards of other sentences to fit on.
-        settings: Further settings of `load_model`.
+        spec: Model name; see `load_model`.
+        fit: File or shards with different sentences to fit on. If None, the sentences of the tasks.
+        settings: Further arguments of `load_model`.
     """
     if fit is None:
         return load_model(spec, fit=list(dict.fromkeys(s for task in tasks for s in task.sentences())), **settings)
@@ -159,7 +168,7 @@ def load_for(tasks: Sequence[Task], spec: str, fit: str | Path | None = None, **
 
 
 Post = Callable[[Model, Sequence[str], int | None, str, int], Model]
-"""A model, the sentences to fit on, to how many dimensions, where the sentences come from, a seed -> the model behind it."""
+"""Function of model, sentences to fit on, number of dimensions, source of the sentences and seed that returns a model."""
 
 
 def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
@@ -169,7 +178,7 @@ def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source
 
 
 POST: dict[str, Post] = {how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")}
-"""What may follow a model by its name; plugins add theirs."""
+"""Post-processing by name; plugins add more."""
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
@@ -178,7 +187,7 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
 
         return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
     if place.is_file():
-        raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
+        raise EvaluationError(f"{place} is a file; specify a folder, or word vectors (.txt .vec .bin, optionally .gz)")
     if own_module(place) is None and model_type(place) not in MULTIMODAL:
         from multicse.evaluation.encoders.encoder import load_encoder
 
@@ -186,7 +195,7 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
     from multicse.evaluation.encoders.multimodal import load_whole
 
     if pooling is not None:
-        raise EvaluationError(f"{place} has its own way from tokens to a vector, so it has no pooling; leave @{pooling} out")
+        raise EvaluationError(f"the pooling of {place} is part of the model and cannot be replaced; remove @{pooling}")
     return load_whole(place, device=device, batch_size=batch_size, seed=seed)
 
 

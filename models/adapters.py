@@ -1,4 +1,4 @@
-"""Modules that do not learn: frozen teachers and targets, and LoRA's frozen weights with small trained matrices beside."""
+"""Frozen modules, such as teachers and target encoders, and LoRA adapters for frozen weights."""
 
 from __future__ import annotations
 
@@ -16,36 +16,43 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class LoRASettings(Settings):
-    """Low-rank adapters (Hu et al., ICLR 2022), in place of which the weights of the transformer stay as they are."""
+    """Low-rank adapters (Hu et al., ICLR 2022), trained while the weights of the transformer are frozen."""
 
     rank: int | None = Field(None, gt=0)
-    """Width of the adapters, 8 for example; none: no adapters, all weights are trained."""
+    """Rank of the adapters, for example 8. If None, all weights are trained, without adapters."""
     alpha: float | None = Field(None, gt=0)
-    """An adapter's output is multiplied by alpha / rank; none: twice the rank."""
+    """Scale: the output of an adapter is multiplied by alpha / rank. If None, twice the rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of what goes into an adapter."""
+    """Dropout on the input of the adapters."""
     targets: tuple[str, ...] = ()
-    """Names of the linear layers that get an adapter, such as `query value`; none: all."""
+    """Names of the linear layers with an adapter, such as `query value`. If empty, all linear layers."""
 
     def check(self) -> None:
-        """Raise ValueError where adapters are asked for and peft is not installed, or are described and not asked for."""
+        """Raise ValueError if adapters are configured without a rank, or peft is not installed."""
         if self.rank is None and self != LoRASettings():
-            raise ValueError("encoder.lora: alpha, dropout and targets are those of adapters; set encoder.lora.rank")
+            raise ValueError(
+                "encoder.lora: alpha, dropout and targets have no effect without adapters; set encoder.lora.rank"
+            )
         if self.rank and find_spec("peft") is None:
-            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or leave it out")
+            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or do not set it")
 
 
 def add_adapters(model: nn.Module, settings: LoRASettings) -> None:
-    """Freeze a Hugging Face model and put adapters into it, drawn from torch's random numbers. They add nothing at first.
+    """Freeze a Hugging Face model and add randomly initialised adapters, whose output is zero at first.
 
-    Raises ValueError where a target is no linear layer of the model.
+    Args:
+        model: Model that is changed.
+        settings: Settings of the adapters, with a rank.
+
+    Raises:
+        ValueError: If a target is not a linear layer of the model.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    assert settings.rank is not None  # whoever calls wants adapters
+    assert settings.rank is not None  # callers check it
     config = LoraConfig(
         r=settings.rank,
-        lora_alpha=settings.alpha or 2 * settings.rank,  # type: ignore[arg-type]  # any number, though peft says int
+        lora_alpha=settings.alpha or 2 * settings.rank,  # type: ignore[arg-type]  # peft accepts any number
         lora_dropout=settings.dropout,
         target_modules=list(settings.targets) or "all-linear",
     )
@@ -56,24 +63,29 @@ def add_adapters(model: nn.Module, settings: LoRASettings) -> None:
 
 
 def merged(model: M) -> M:
-    """A copy of the model whose weights contain its adapters, of the class that it was before; without any, `model`."""
+    """Return a copy of the model, of its original class, with the adapters merged; without adapters, `model` itself."""
     if not any(hasattr(part, "lora_A") for part in model.modules()):
         return model
-    whole: Any = copy.deepcopy(model)
-    for name, layer in [(name, part) for name, part in whole.named_modules() if hasattr(part, "lora_A")]:
+    merged_model: Any = copy.deepcopy(model)
+    for name, layer in [(name, part) for name, part in merged_model.named_modules() if hasattr(part, "lora_A")]:
         layer.merge()
-        whole.set_submodule(name, layer.get_base_layer())
-    return whole
+        merged_model.set_submodule(name, layer.get_base_layer())
+    return merged_model
 
 
 def frozen(module: M, checkpoint: bool = True) -> M:
-    """`module` itself, in evaluation mode for good: no gradients, and a parent's ``train()`` cannot wake its dropout.
+    """Freeze a module: no gradients, and always in evaluation mode, even after a parent's ``train()``.
 
-    With ``checkpoint=False`` its weights stay out of the state dict of whatever contains it (they can be rebuilt from
-    where they came), and loading such a state dict leaves them as they are.
+    Args:
+        module: Module that is changed.
+        checkpoint: Include the weights in state dicts. If False, state dicts of parents do not contain the weights, which
+            must come from elsewhere, and loading such a state dict does not change them.
+
+    Returns:
+        The module itself.
     """
     module.requires_grad_(False).eval()
-    module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]  # of this instance alone
+    module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]  # of this instance only
     if not checkpoint:
         module.register_state_dict_post_hook(_leave_out)
         module.register_load_state_dict_pre_hook(_keep_own)
@@ -90,7 +102,7 @@ def _leave_out(module: nn.Module, state: dict[str, Any], prefix: str, local_meta
 
 
 def _keep_own(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    transient = {  # buffers that no state dict holds, such as position numbers
+    transient = {  # buffers that state dicts do not contain, such as position IDs
         f"{place}.{buffer}".lstrip(".")
         for place, part in module.named_modules()
         for buffer in part._non_persistent_buffers_set

@@ -1,4 +1,4 @@
-"""What CLIP's training needs of transformers' CLIP layers: OpenAI's initialisation, dropout, one position of the last."""
+"""Changes to transformers' CLIP layers for training: OpenAI's initialisation, dropout, a last layer for one position."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multicse.models.packing import drop
 
 @torch.no_grad()
 def init_clip_text(model: Any) -> None:
-    """OpenAI's initialisation of a CLIPTextModel (Radford et al. 2021), from which that of transformers differs."""
+    """Initialise a CLIPTextModel as in OpenAI's code (Radford et al. 2021); transformers initialises it differently."""
     width, depth = model.config.hidden_size, model.config.num_hidden_layers
     nn.init.normal_(model.embeddings.token_embedding.weight, std=0.02)
     nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)
@@ -23,8 +23,10 @@ def init_clip_text(model: Any) -> None:
 
 @torch.no_grad()
 def init_clip_vision(model: Any) -> None:
-    """Likewise of a CLIPVisionModel. Hugging Face draws q, k and v with the deviation that OpenAI has for the output, and
-    vice versa."""
+    """Initialise a CLIPVisionModel as in OpenAI's code (Radford et al. 2021).
+
+    Hugging Face swaps the standard deviations of the query, key and value weights and of the output weights.
+    """
     width, depth = model.config.hidden_size, model.config.num_hidden_layers
     model.embeddings.patch_embedding.reset_parameters()
     nn.init.normal_(model.embeddings.class_embedding, std=width**-0.5)
@@ -43,8 +45,16 @@ def _init_layer(layer: Any, width: int, depth: int) -> None:
 
 
 def add_dropout(model: Any, p: float) -> None:
-    """Dropout in CLIP's text transformer, which has none: behind the embeddings and, as in BERT, behind what attention and
-    feed-forward add. (Zhao et al. has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
+    """Add dropout to CLIP's text transformer: after the embeddings and, as in BERT, after attention and feed-forward.
+
+    State dicts do not change.
+
+    Args:
+        model: CLIPTextModel, which is changed.
+        p: Dropout probability.
+
+    References:
+        Zhao et al. 2023 use 0.1 in the language encoder and do not specify where.
     """
 
     def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
@@ -56,19 +66,18 @@ def add_dropout(model: Any, p: float) -> None:
 
 
 def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: bool = False) -> Tensor:
-    """What a transformers CLIPEncoderLayer makes of one position of every row, and no more.
+    """Compute the output of a transformers CLIPEncoderLayer for one position per row, for last layers.
 
-    Of a last layer nothing else is read. The same as ``layer(states)[arange(B), index]``, gradients too; attention dropout
-    is honoured, with other draws.
+    Output and gradients equal ``layer(states)[arange(B), index]``; only the random numbers of attention dropout differ.
 
     Args:
-        layer: the CLIPEncoderLayer.
-        states: (B, L, d), what enters it.
-        index: (B,) position per row.
-        causal: the position sees those up to itself, as in CLIP's text transformer; otherwise it sees all.
+        layer: CLIPEncoderLayer.
+        states: Input of the layer, (B, L, d).
+        index: Position per row, (B,).
+        causal: Attend only to positions up to `index`, as in CLIP's text transformer.
 
     Returns:
-        (B, d).
+        Output at the positions, (B, d).
     """
     parts: Any = layer
     attention = parts.self_attn
@@ -94,7 +103,7 @@ def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: boo
 
 
 def whole_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of all transformers in a module, those left out of which `last_clip_layer` takes parts."""
+    """Return the layers of all transformers in a module, except CLIP's last layers, which `last_clip_layer` computes."""
     from transformers.modeling_layers import GradientCheckpointingLayer
     from transformers.models.clip.modeling_clip import CLIPEncoder
 

@@ -1,4 +1,4 @@
-"""The sentence encoder that a run starts from: a transformer, or word vectors."""
+"""Settings of the sentence encoder that a run starts from: a transformer or word vectors."""
 
 from __future__ import annotations
 
@@ -22,60 +22,60 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT = 1000  # sentences whose words are counted before a run
+LOOKED_AT = 1000  # sentences in which words without vectors are counted before a run
 VECTORS = "vectors"
-"""The folder, in a run's output, of word vectors that the run has trained itself."""
+"""Folder in a run's output for word vectors that the run has trained."""
 
 
 class WordEncoderConfig(AnyEncoderConfig):
-    """Frozen word vectors and convolutions over them (GCLSR). The filters start from the run's seed."""
+    """Frozen word vectors and a TextCNN over them (GCLSR). The filters are initialised with the run's seed."""
 
     kind: ClassVar[str] = "word vectors"
 
     vectors: str | None = None
-    """A word2vec or GloVe file (.bin, .txt, .vec, with or without .gz), or a folder of word vectors. None: trained on the
-    run's own sentences before it begins."""
+    """Word2vec or GloVe file (.bin, .txt, .vec, optionally .gz), or a folder of word vectors. If None, vectors are trained
+    on the sentences of the run before it starts."""
     dim: int = Field(300, gt=0)
-    """Length of a vector, where they are trained; a file says its own."""
+    """Dimension of trained vectors; not used for vectors from a file."""
     epochs: int = Field(20, gt=0)
-    """Passes over the sentences, where vectors are trained."""
+    """Epochs over the sentences if vectors are trained."""
     max_words: int = Field(64, gt=0)
-    """Words of a sentence, which is cut or padded to them."""
+    """Number of words to which sentences are truncated or padded."""
     regions: tuple[int, ...] = (1, 1, 1, 6, 15, 20)
-    """Words that the filters of each bank see at once."""
+    """Window sizes in words, one per bank of filters."""
     filters: int = Field(300, gt=0)
-    """Filters of a bank; the sentence vector has as many dimensions as all banks have filters."""
+    """Filters per bank; the dimension of a sentence vector is the number of filters of all banks."""
     letters: Literal["a-z", "any"] = "a-z"
-    """What belongs to a word; any: the letters of every script."""
+    """Letters that form words: a to z, or the letters of any script."""
     unknown: Literal["fixed", "redrawn"] = "fixed"
-    """The random vector of a word that has none. Fixed: always the same one. Redrawn, as the released code: another one
-    every time a sentence is read; in evaluation the sentence decides, so that scores repeat."""
+    """Random vector of an unknown word. `fixed`: always the same vector. `redrawn`, as in the released code: a new vector
+    every time a sentence is read; in evaluation it depends on the sentence, so scores are reproducible."""
 
     @property
     def hidden_size(self) -> int:
-        """Dimensions of a sentence vector."""
+        """Return the dimension of a sentence vector."""
         return self.filters * len(self.regions)
 
     def read(self) -> Self:
+        """Check vectors and window sizes, and return the settings."""
         if self.vectors is not None:
             place = Path(self.vectors).expanduser()
             if not is_word_vectors(place) or not place.exists():
                 raise ValueError(
                     f"encoder.vectors={self.vectors!r} is neither a word-vector file (.txt, .vec, .bin, each also with .gz) "
-                    "nor a folder of word vectors; leave it out to train vectors on the run's own sentences"
+                    "nor a folder of word vectors; do not set it to train vectors on the sentences of the run"
                 )
-            try:  # what is wrong with a file shows here, and the workers find it in the cache
+            try:  # reports a broken file early, and fills the cache for the workers
                 open_vectors(self.vectors)
             except DataError as error:
                 raise ValueError(f"encoder.vectors: {error}") from None
         if max(self.regions, default=0) > self.max_words or min(self.regions, default=0) < 1:
-            raise ValueError(f"encoder.regions={self.regions}: windows have 1 to encoder.max_words={self.max_words} words")
+            raise ValueError(f"encoder.regions={self.regions}: window sizes must be 1 to encoder.max_words={self.max_words}")
         return self
 
     def load(self, places: Sequence[Path]) -> WordEncoder:
-        from multicse.models.word_encoder import (
-            WordEncoder,
-        )  # here: its imports take seconds, which --help has not
+        """Load or find the vectors and build the encoder."""
+        from multicse.models.word_encoder import WordEncoder  # here: takes seconds, too long for --help
 
         found = open_vectors(self._vectors(places))
         settings = self.model_dump(include={"max_words", "regions", "filters", "letters", "unknown"})
@@ -84,36 +84,43 @@ class WordEncoderConfig(AnyEncoderConfig):
         return encoder
 
     def _vectors(self, places: Sequence[Path]) -> Path | str:
-        """Those that are named, else those that the run has trained. Raises ValueError when there are none."""
+        """Return the configured vectors, otherwise the folder of vectors that the run has trained, or raise ValueError."""
         if self.vectors is not None:
             return self.vectors
         folders = [place / VECTORS for place in places]
         found = next((folder for folder in folders if is_word_vectors(folder)), None)
         if found is None:
             raise ValueError(
-                f"the word vectors that this run trained are not in {' or '.join(map(str, folders))}; copy the folder "
-                "OUTPUT/vectors of the run beside its checkpoint"
+                f"the word vectors that this run trained were not found in {' or '.join(map(str, folders))}; copy the "
+                "folder OUTPUT/vectors of the run next to its checkpoint"
             )
         return found
 
     def prepare_cache_key(self) -> dict[str, Any] | None:
+        """Return the settings that determine trained vectors; None if vectors are given."""
         return None if self.vectors is not None else self.model_dump(include={"dim", "epochs", "letters"})
 
     def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
-        """Train vectors where none are named; warn when most words of the first sentences have none in those that are.
+        """Train vectors if none are given, otherwise warn if most words of the first sentences have no vector.
 
-        Raises ValueError when the sentences have no word at all, as those of another script than `letters` takes.
+        Args:
+            sentences: Function that returns an iterator over the sentences.
+            folder: Folder for the vectors.
+            seed: Random seed of the run.
+
+        Raises:
+            ValueError: If the sentences contain no words, for example because `letters` excludes their script.
         """
         from multicse.models.word_module import split
 
         words = [word for text in islice(sentences(), LOOKED_AT) for word in split(text, self.letters)]
         if not words:
             raise ValueError(
-                f"the first {LOOKED_AT:,} sentences have no word of the letters {self.letters}; for another script than the "
-                "Latin one set encoder.letters to 'any'"
+                f"the first {LOOKED_AT:,} sentences contain no words of the letters {self.letters}; for a script other than "
+                "Latin set encoder.letters to 'any'"
             )
         if self.vectors is None:
-            log.warning("encoder.vectors is none: word vectors are trained on the run's own sentences first")
+            log.warning("encoder.vectors is not set: training word vectors on the sentences of the run first")
             train_vectors(
                 sentences(),
                 folder / VECTORS,
@@ -128,8 +135,8 @@ class WordEncoderConfig(AnyEncoderConfig):
         unknown = sum(word not in known for word in words) / len(words)
         if unknown > 0.5:
             log.warning(
-                "%.0f %% of the words of the first sentences have no vector in %s; is encoder.letters (%s) right, and are "
-                "these vectors of that language, in lower case?",
+                "%.0f %% of the words of the first sentences have no vector in %s; check encoder.letters (%s), and that the "
+                "vectors are for this language and lower case",
                 100 * unknown,
                 self.vectors,
                 self.letters,
@@ -144,4 +151,4 @@ def _kind(given: Any) -> str:
 AnyEncoder = Annotated[
     Annotated[EncoderConfig, Tag("transformer")] | Annotated[WordEncoderConfig, Tag("words")], Discriminator(_kind)
 ]
-"""Told apart by their fields."""
+"""Any sentence encoder; the kind follows from the fields."""

@@ -1,8 +1,7 @@
-"""Texts and pictures, or texts and sounds, in one space: two towers, two projections, a learned scale."""
+"""Dual encoder of texts and images or audio, as in CLIP and CLAP: two encoders, two projections, a learned scale."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,8 @@ from transformers import AutoConfig
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.dual_export import form_of, save_dual
-from multicse.models.hub_folders import ENCODER, carried_files, half, languages_of, projection_layers, route_of
+from multicse.models.hub_folders import carried_files, half, languages_of, projection_layers, read_json, route_of
+from multicse.models.pretrained import ENCODER
 from multicse.models.sentence_encoder import CardText, SentenceEncoder, shown
 from multicse.models.text_encoder import TOKENIZING, TextEncoder
 from multicse.models.tower import Projection
@@ -28,8 +28,8 @@ from multicse.models.towers import AnyTower
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
 PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
-"""What transformers' CLIP and CLAP call them."""
-THINGS = {"image": "pictures", "audio": "sounds"}
+"""Names of the projections in transformers' CLIP and CLAP."""
+THINGS = {"image": "images", "audio": "audio clips"}
 ITEMS = {
     "image": ("from PIL import Image", 'item = Image.open("dog.jpg")', "item"),
     "audio": (
@@ -38,18 +38,23 @@ ITEMS = {
         '{"audio": {"array": samples, "sampling_rate": rate}}',
     ),
 }
-"""How a program gets an item and what it hands over: an import, a line, an expression."""
+"""Python code for an item in the model card: import, line to open a file, expression for the item."""
 
 
 class DualEncoder(SentenceEncoder):
-    """What CLIP and CLAP learn; as a sentence encoder, its text half.
+    """Encoder of texts and images or audio, trained by CLIP and CLAP. Evaluated as a sentence encoder, it encodes texts.
 
-    text: token ids -> pooled (B, d_text); tower: pictures (B, 3, S, S) or spectrograms (B, frames, bins) -> (B, d_tower);
-    each projected to (B, embed_dim) and brought to unit length. `projection` is CLIP's (``linear``, no bias) or CLAP's
-    (``mlp``: Linear, ReLU, Linear). `logit_scale` is the logarithm of the factor on cosines, at first 1/.07.
+    Pooled states of the text encoder and vectors of the tower are projected to (B, embed_dim) and scaled to unit length.
+    `logit_scale` is the logarithm of the factor on cosine similarities, which starts at 1 / .07. If the weights come from a
+    folder of CLIP, of CLAP or of an export, the projections and the scale are loaded from there, too; see
+    `check_projection`.
 
-    A text encoder or tower that comes from a folder of CLIP, of CLAP or of this project's exports brings its projection
-    along, and the text encoder the scale. `check_projection` says whether it fits.
+    Args:
+        text: Text encoder.
+        tower: Settings of the tower.
+        embed_dim: Dimension of the shared space.
+        projection: ``linear`` as in CLIP, without bias, or ``mlp`` as in CLAP: Linear, ReLU, Linear.
+        keeps_end: Keep the end token of truncated texts. CyCLIP's released code does not.
     """
 
     def __init__(
@@ -61,14 +66,13 @@ class DualEncoder(SentenceEncoder):
         keeps_end: bool = True,
     ) -> None:
         super().__init__()
-        if text.pooling == "cls" and text.head is None:  # RoBERTa's checkpoints have no pooler: it begins at random
+        if text.pooling == "cls" and text.head is None:  # RoBERTa's checkpoints have no pooler: its weights are random
             text.add_head(only_trains=False)
         text.normalise = False  # the projection comes first
         self.text, self.input, self.embed_dim, self.projection = text, tower.input, embed_dim, projection
         self.keeps_end = keeps_end
-        """Off: long texts lose their last token, as CyCLIP's released code has it."""
         self.tower_path: str | None = getattr(tower, "path", None)
-        """Folder or hub name of the tower's weights; none: they were random."""
+        """Folder or model ID of the tower's initial weights. If None, they were random."""
         self.tower = tower.build(embed_dim)
         self.text_projection = make_projection(projection, text.hidden_size, embed_dim)
         self.tower_projection: nn.Module = nn.Identity()
@@ -81,101 +85,124 @@ class DualEncoder(SentenceEncoder):
 
     @property
     def tokenizer(self) -> Any:
-        """The text encoder's."""
+        """Return the tokenizer of the text encoder."""
         return self.text.tokenizer
 
     @property
     def limit(self) -> int:
-        """Most tokens of one text."""
+        """Return the maximum number of tokens of a text."""
         return self.text.limit
 
     @property
     def scale(self) -> Tensor:
-        """Factor on cosines."""
+        """Return the factor on cosine similarities, a scalar ()."""
         return self.logit_scale.exp()
 
     def logit_factor(self) -> float:
-        """The same as a number."""
+        """Return the factor on cosine similarities as a number."""
         return float(self.scale.detach())
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
-        """Keep the scale between 1 and 100, as CLIP does after every step."""
+        """Clamp the scale to 1 to 100, as CLIP does after every step."""
         self.logit_scale.clamp_(0, -math.log(LOWEST_TEMPERATURE))
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
+        """Return ``input_ids`` and ``attention_mask``, (B, L), with or without the end token of truncated texts."""
         if self.keeps_end:
             return self.text.tokenize(texts, max_length)
         prompted = [self.text.conventions.prompt + text for text in texts]
         with TOKENIZING:
-            whole = self.tokenizer(
+            complete = self.tokenizer(
                 prompted, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False
             )
         limit = min(max_length or self.limit, self.limit)
-        ids, mask = whole["input_ids"][:, :limit], whole["attention_mask"][:, :limit]
-        # The largest id is taken for the end of the text; what comes behind it changes nothing.
+        ids, mask = complete["input_ids"][:, :limit], complete["attention_mask"][:, :limit]
+        # The largest ID is the end token; later tokens do not matter.
         end = (ids * mask).argmax(1, keepdim=True)
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) <= end).long()}
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Unit vectors (B, d) of tokenised texts (B, L)."""
+        """Return unit vectors (B, d) of tokenised texts (B, L)."""
         return self.texts(batch["input_ids"], batch["attention_mask"])
 
     def texts(self, input_ids: Tensor, attention_mask: Tensor, host_mask: Tensor | None = None) -> Tensor:
-        """The same; input_ids and attention_mask (B, L), and the latter on the CPU if it is there."""
+        """Encode tokenised texts.
+
+        Args:
+            input_ids: Token IDs, (B, L).
+            attention_mask: 1 for tokens, 0 for padding, (B, L).
+            host_mask: Copy of the mask on the CPU, (B, L), if available.
+
+        Returns:
+            Unit vectors, (B, d).
+        """
         pooled = self.text.pooled(input_ids, attention_mask, host_mask)
         return _unit(self.text_projection(self.text.project(pooled)))
 
     def items(self, inputs: Tensor) -> Tensor:
-        """Unit vectors (B, d) of pictures (B, 3, S, S) or spectrograms (B, frames, bins)."""
+        """Encode items with the tower.
+
+        Args:
+            inputs: Images (B, 3, S, S), or spectrograms (B, frames, bins).
+
+        Returns:
+            Unit vectors, (B, d).
+        """
         return _unit(self.tower_projection(self.tower(inputs)))
 
     def prepare(self, items: list[Any]) -> Tensor:
-        """What the tower takes of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``: the middle
-        of what is too large, and nothing is drawn at random."""
+        """Prepare items for the tower without random augmentation; longer clips and larger images are cropped at the centre.
+
+        Args:
+            items: B images, uint8 (H, W, 3), or audio clips with ``samples`` (T,) and ``rate``.
+
+        Returns:
+            Images (B, 3, S, S), or spectrograms (B, frames, bins).
+        """
         from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 
         if isinstance(self.input, ImageInput):
             return prepare_images(items, **self.input.model_dump())
-        return prepare_sounds([(sound.samples, sound.rate) for sound in items], **self.input.model_dump())
+        return prepare_sounds([(clip.samples, clip.rate) for clip in items], **self.input.model_dump())
 
     def stack(self) -> list[nn.Module]:
+        """Return the embeddings and the layers of the text encoder."""
         return self.text.stack()
 
     @torch.no_grad()
     def encode_items(self, items: Sequence[Any]) -> Tensor:
-        """Unit vectors (B, d) of pictures or sounds as `prepare` takes them."""
+        """Return unit vectors (B, d) of B images or audio clips; see `prepare`."""
         return self.items(self.prepare(list(items)).to(self.logit_scale.device))
 
     def probe_items(self) -> tuple[list[Any], list[Any]]:
-        """Two pictures, or two sounds, of noise.
+        """Return two images or two audio clips of noise.
 
-        Pictures need no resizing, for which libraries have filters of their own; sounds have the model's rate and 16 bits,
-        and are not longer than its window, of which CLAP would take a random part.
+        Images need no resizing, since filters differ between libraries. Audio clips have the model's sampling rate and 16
+        bits, and are not longer than its window, since CLAP would crop them randomly.
         """
         rng = np.random.default_rng(0)
         if isinstance(self.input, ImageInput):
             size = self.input.size
-            pictures = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((size, size, 3), (size, size + 4, 3))]
-            return pictures, [Image.fromarray(picture) for picture in pictures]
+            images = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((size, size, 3), (size, size + 4, 3))]
+            return images, [Image.fromarray(image) for image in images]
         rate, samples = self.input.rate, self.input.samples
         waves = [(rng.integers(-9000, 9000, n) / 32768).astype(np.float32) for n in (samples, max(1, samples // 3))]
         ours = [SimpleNamespace(samples=wave, rate=rate) for wave in waves]
         return ours, [{"audio": {"array": wave, "sampling_rate": rate}} for wave in waves]
 
     def save(self, folder: str) -> None:
-        """Write a folder that SentenceTransformer loads, for texts and for the other modality."""
+        """Write a folder that `SentenceTransformer` loads for both modalities."""
         save_dual(self, folder)
 
     def card(self, folder: Path) -> CardText:
-        """What a model card says of it."""
+        """Return the text of the model card."""
         modality = self.modalities[1]
         code, things = carried_files(folder), THINGS[modality]
         imported, opened, item = ITEMS[modality]
         return CardText(
-            what=f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one "
-            f"of the {things}, or how close two texts are.",
+            what=f"An encoder of texts and {things}: the cosine similarity of its vectors measures how well a text "
+            f"describes one of the {things}, or how similar two texts are.",
             initialised_from=self._initialised_from(things),
             usage=(
                 imported,
@@ -207,26 +234,36 @@ class DualEncoder(SentenceEncoder):
         if code:
             files = ", ".join(f"`{name}`" for name in code)
             notes.append(
-                f"The folder brings Python of its own ({files}), which `trust_remote_code=True` runs: read it first if the "
-                "folder has come from somewhere else."
+                f"The folder contains Python code ({files}), which `trust_remote_code=True` runs: read it first if you do "
+                "not trust its source."
             )
         if (form := form_of(self)) != "router":
             model = {"clip": "CLIPModel", "clap": "ClapModel"}[form]
             notes.append(f"`{model}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder.")
         if isinstance(self.input, AudioInput):
-            notes.append(f"Sounds must have {self.input.rate:,} samples per second.")
-        tower = " (a ResNet begins anew)" if code else ""
-        return " ".join([*notes, f"A further run takes its halves with `--encoder.path` and `--method.tower.path`{tower}."])
+            notes.append(f"Audio must have a sampling rate of {self.input.rate:,} Hz.")
+        tower = " (a ResNet starts from random weights)" if code else ""
+        notes.append(f"To continue training, start a run with `--encoder.path` and `--method.tower.path`{tower}.")
+        return " ".join(notes)
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    """Of unit length, and no longer in half precision: a length of 1 +- .004 shifts logits at a scale of 100 by .4."""
-    whole = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
-    return F.normalize(whole, dim=-1)
+    """Scale vectors to unit length in float32, since a length of 1 +- .004 changes logits by .4 at a scale of 100."""
+    precise = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
+    return F.normalize(precise, dim=-1)
 
 
 def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
-    """CLIP's matrix, with deviation d_in^-.5, or CLAP's Linear-ReLU-Linear: (B, d_in) -> (B, d_out)."""
+    """Create a projection with random weights.
+
+    Args:
+        kind: ``linear`` for CLIP's matrix with standard deviation d_in^-.5, ``mlp`` for CLAP's Linear, ReLU, Linear.
+        d_in: Dimension of the input.
+        d_out: Dimension of the output.
+
+    Returns:
+        Module that maps (B, d_in) to (B, d_out).
+    """
     if kind == "mlp":
         return nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
     linear = nn.Linear(d_in, d_out, bias=False)
@@ -235,13 +272,24 @@ def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
 
 
 def check_projection(setting: str, path: str | None, modality: str, kind: Projection, dim: int) -> None:
-    """Raise ValueError where `path` is a CLIP, a CLAP or a Router whose projection is another one than `kind` to `dim`."""
+    """Check the projection in a folder of CLIP, of CLAP or of a Router.
+
+    Args:
+        setting: Setting of the path, for errors.
+        path: Folder or model ID. If None, nothing is checked.
+        modality: Modality of the projection.
+        kind: Kind of projection in the recipe.
+        dim: Dimension of the shared space in the recipe.
+
+    Raises:
+        ValueError: If kind or dimension differ.
+    """
     if path is None:
         return
     folder = Path(path)
     if layers := projection_layers(route_of(folder, modality)):
         own: Projection = "linear" if len(layers) == 1 else "mlp"
-        size = json.loads((layers[-1] / "config.json").read_text(encoding="utf-8"))["out_features"]
+        size = read_json(layers[-1] / "config.json")["out_features"]
     else:
         config = AutoConfig.from_pretrained(half(folder, modality) if folder.is_dir() else path)
         if config.model_type not in NATIVE:
@@ -249,9 +297,9 @@ def check_projection(setting: str, path: str | None, modality: str, kind: Projec
         own, size = NATIVE[config.model_type], config.projection_dim
     if (own, size) != (kind, dim):
         raise ValueError(
-            f"{setting}={path!r} has a projection {own!r} to {size} dimensions, and the method has "
+            f"{setting}={path!r} has a projection {own!r} to {size} dimensions, but the method has "
             f"method.projection={kind!r}, method.embed_dim={dim}; set method.projection {own} and method.embed_dim "
-            f"{size}, or take a folder without a projection"
+            f"{size}, or use a folder without a projection"
         )
 
 
@@ -259,16 +307,16 @@ NATIVE: dict[str, Projection] = {"clip": "linear", "clap": "mlp"}
 
 
 def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Tensors of a folder's, or hub model's, safetensors whose name begins with one of `names`."""
+    """Return the tensors in the safetensors of a model with names that start with one of `names`."""
     found: dict[str, Tensor] = {}
     for file in [] if path is None else sorted(ENCODER.folder(path).glob("*.safetensors")):
         with safe_open(str(file), "pt") as content:
-            found |= {key: content.get_tensor(key) for key in content.keys() if key.startswith(names)}  # noqa: SIM118  # safetensors' file is no mapping
+            found |= {key: content.get_tensor(key) for key in content.keys() if key.startswith(names)}  # noqa: SIM118
     return found
 
 
 def _load_projection(projection: nn.Module, path: str | None, modality: str) -> None:
-    """Give a projection the weights that a CLIP, CLAP or Router folder has for this modality, if it has them."""
+    """Load the weights of a projection from a CLIP, CLAP or Router folder if it contains them."""
     if path is None:
         return
     name = f"{PROJECTIONS[modality]}."
@@ -282,6 +330,6 @@ def _load_projection(projection: nn.Module, path: str | None, modality: str) -> 
 
 
 def _saved_scale(path: str | None) -> float:
-    """The logarithm of the scale that a saved dual encoder ends with (CLAP: that of its audio), else that of 1/.07."""
+    """Return the logarithm of a saved dual encoder's scale (CLAP: of its audio scale), otherwise of 1 / .07."""
     found = {key: float(value) for key, value in _saved(path, ("logit_scale",)).items()}
     return found.get("logit_scale", found.get("logit_scale_a", -math.log(FIRST_TEMPERATURE)))

@@ -1,8 +1,9 @@
-"""A dual encoder as a folder that other libraries load.
+"""Export of a dual encoder to a folder that other libraries load.
 
-Where transformers has the architecture, CLIP or CLAP, the folder is its own: `CLIPModel` or `ClapModel`, `AutoProcessor` and
-`SentenceTransformer` load it. Everything else is a `Router` of sentence-transformers: a route for texts, and one for images
-or audio. No code comes along but for CLIP's modified ResNet, which neither library has (`models/resnet_module.py`).
+CLIP and CLAP architectures are saved as in transformers: `CLIPModel` or `ClapModel`, `AutoProcessor` and
+`SentenceTransformer` load the folder. Other architectures are saved as a `Router` of sentence-transformers with a route for
+texts and a route for images or audio. Only CLIP's modified ResNet needs code, which is saved with the model
+(`models/resnet_module.py`).
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from multicse.models.tower import Projection, Tower
 from multicse.models.towers import CLIPVision, ResNet
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
-"""Model types whose layers and positions are those of CLAP's text half, weight for weight."""
+"""Model types with the same weights as the text transformer of CLAP."""
 
 
 class DualParts(Protocol):
-    """The parts of a `DualEncoder` that are saved."""
+    """Parts of a `DualEncoder` that are saved."""
 
     text: TextEncoder
     tower: Tower
@@ -60,10 +61,14 @@ class DualParts(Protocol):
 
 
 def save_dual(dual: DualParts, folder: str) -> None:
-    """Write `dual` to `folder`, in the form that `form_of` gives.
+    """Save a dual encoder in the form of `form_of`.
 
-    Vectors of ``SentenceTransformer(folder).encode`` have unit length in all forms. A long text keeps its end token, also
-    where training cut it (the variant `released`).
+    ``SentenceTransformer(folder).encode`` returns unit vectors in all forms. Truncated texts keep their end token, even if
+    training removed it (variant `released`).
+
+    Args:
+        dual: Dual encoder.
+        folder: Folder that is written.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -71,7 +76,7 @@ def save_dual(dual: DualParts, folder: str) -> None:
 
 
 def form_of(dual: DualParts) -> str:
-    """Return the form of a folder of `dual`: ``clip``, ``clap``, or ``router``."""
+    """Return the form in which `dual` is saved: ``clip``, ``clap`` or ``router``."""
     return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "router"
 
 
@@ -79,20 +84,20 @@ def form_of(dual: DualParts) -> str:
 
 
 def _is_clip(dual: DualParts) -> bool:
-    """CLIP's text transformer and image transformer, and a matrix behind each."""
+    """Return True for CLIP's text and image transformers, each with a linear projection."""
     text = dual.text
     return (
         isinstance(text.model, CLIPTextModel)
         and text.pooling == "eot"
         and text.head is None
-        and _end(text) not in (None, 2)  # 2 has another meaning in transformers: the largest id
+        and _end(text) not in (None, 2)  # transformers treats 2 as the largest ID
         and isinstance(dual.tower, CLIPVision)
         and dual.projection == "linear"
     )
 
 
 def _end(text: TextEncoder) -> int | None:
-    """Id of the token that ends every text, if there is one."""
+    """Return the ID of the token that ends every text; None if texts end differently."""
     ends = {text.tokenizer(sample)["input_ids"][-1] for sample in ("a", "the dog", "")}
     return ends.pop() if len(ends) == 1 and ends <= set(text.tokenizer.all_special_ids) else None
 
@@ -113,16 +118,16 @@ def _save_clip(dual: DualParts, folder: Path) -> None:
     model.logit_scale.data.copy_(dual.logit_scale.detach())
     _clear_name_or_path(model.config)
     model.save_pretrained(folder)
-    pictures = _image_processor(dual.input)
-    CLIPProcessor(pictures, _unused(dual.text.tokenizer)).save_pretrained(folder)
+    images = _image_processor(dual.input)
+    CLIPProcessor(images, _unused(dual.text.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
-    pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
+    images.save_pretrained(folder)  # for versions before transformers 5
 
 
 def _options(dual: DualParts) -> dict[str, Any]:
-    """Return the text model's own conventions; vectors of pairs have unit length and are compared by cosine."""
+    """Return the text model's conventions with cosine similarity, since vectors have unit length."""
     return {**dual.text.conventions.options, "similarity_fn_name": "cosine"}
 
 
@@ -136,7 +141,7 @@ def _image_processor(made: Any) -> CLIPImageProcessorPil:
 
 
 def _clear_name_or_path(config: Any) -> None:
-    """Where the halves came from says something about a machine."""
+    """Remove the paths of the initial weights, which reveal local folders."""
     for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config", "audio_config"))):
         if part is not None:
             part._name_or_path = ""
@@ -146,8 +151,10 @@ LAST_CALL = ("max_length", "padding", "pad_to_multiple_of", "stride", "truncatio
 
 
 def _unused(tokenizer: Any) -> Any:
-    """A copy of the tokenizer without the padding and truncation of its last call, which it would save as settings: a
-    processor passes such a `max_length` on to the feature extractor, where it is a number of samples."""
+    """Return a copy of the tokenizer without padding and truncation of its last call, which it would save as settings.
+
+    A processor would pass such a `max_length` to the feature extractor, which interprets it as a number of samples.
+    """
     fresh = copy.deepcopy(tokenizer)
     if (backend := getattr(fresh, "backend_tokenizer", None)) is not None:
         backend.no_truncation()
@@ -161,7 +168,7 @@ def _unused(tokenizer: Any) -> Any:
 
 
 def _is_clap(dual: DualParts) -> bool:
-    """HTSAT and a RoBERTa with a pooler, and CLAP's projections."""
+    """Return True for HTSAT, a RoBERTa with a pooler, and CLAP's projections."""
     text, tower = dual.text, dual.tower
     return (
         text.config.model_type in ROBERTAS
@@ -169,7 +176,7 @@ def _is_clap(dual: DualParts) -> bool:
         and text.head is not None
         and is_bert_pooler(text.head)
         and isinstance(tower, HTSAT)
-        and tower.model.config.hidden_size == tower.width  # what the projection is built for
+        and tower.model.config.hidden_size == tower.width  # the input of the projection
         and dual.projection == "mlp"
     )
 
@@ -198,11 +205,11 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
     _clear_name_or_path(model.config)
     model.save_pretrained(folder)
-    sounds = _clap_features(dual.input)
-    ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
+    audio = _clap_features(dual.input)
+    ClapProcessor(audio, _unused(dual.text.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
     saved.save(str(folder), create_model_card=False)
-    sounds.save_pretrained(folder)
+    audio.save_pretrained(folder)
 
 
 def _clap_features(made: Any) -> ClapFeatureExtractor:
@@ -219,7 +226,7 @@ def _clap_features(made: Any) -> ClapFeatureExtractor:
     )
 
 
-# ---- everything else -------------------------------------------------------------------------------------------------
+# ---- Router ----------------------------------------------------------------------------------------------------------
 
 NO_TEXT = {
     "vocab_size": 1,
@@ -230,7 +237,7 @@ NO_TEXT = {
     "max_position_embeddings": 1,
     "pad_token_id": 0,
 }
-"""The text half of a CLAP of which the audio half alone is used."""
+"""Configuration of the unused text transformer of a CLAP model that only encodes audio."""
 
 
 def _save_router(dual: DualParts, folder: Path) -> None:
@@ -251,18 +258,18 @@ def _save_router(dual: DualParts, folder: Path) -> None:
 
 
 def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
-    """Modules from images or audio to the vectors that are projected. `place` is a folder for their files."""
-    tower, made = dual.tower, cast(Any, dual.input)  # the tower's kind says which
+    """Return the modules that encode images or audio, before the projection. `place` is a folder for their files."""
+    tower, made = dual.tower, cast(Any, dual.input)  # image or audio input, depending on the tower
     model: Any = tower.model
     if isinstance(tower, ResNet):
         return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]
-    if isinstance(tower, HTSAT):  # AutoModel knows whole CLAPs only
+    if isinstance(tower, HTSAT):  # AutoModel supports only complete CLAP models
         clap = ClapModel(ClapConfig(text_config=NO_TEXT, audio_config=model.config.to_dict(), projection_dim=1))
         clap.audio_model.load_state_dict(model.state_dict())
         _clear_name_or_path(clap.config)
-        # Without a tokenizer in the folder, transformers would make one up that has no words and no limit.
-        sounds = ClapProcessor(_clap_features(made), _unused(dual.text.tokenizer))
-        states = _transformer(clap, sounds, place, "audio", "get_audio_features", "last_hidden_state")
+        # Without a tokenizer in the folder, transformers would create one without vocabulary and limit.
+        processor = ClapProcessor(_clap_features(made), _unused(dual.text.tokenizer))
+        states = _transformer(clap, processor, place, "audio", "get_audio_features", "last_hidden_state")
         return [states, Pooling(tower.width, "mean")]
     if isinstance(tower, AST):
         extractor = ASTFeatureExtractor(
@@ -273,14 +280,14 @@ def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
             std=tower.std,
         )
         return [_transformer(model, extractor, place, "audio", "forward", "pooler_output")]
-    pictures = _image_processor(made)
+    images = _image_processor(made)
     if isinstance(tower, CLIPVision):
-        return [_transformer(model, pictures, place, "image", "forward", "pooler_output")]
-    return [_transformer(model, pictures, place, "image", "forward", "last_hidden_state"), Pooling(tower.width, "cls")]
+        return [_transformer(model, images, place, "image", "forward", "pooler_output")]
+    return [_transformer(model, images, place, "image", "forward", "last_hidden_state"), Pooling(tower.width, "cls")]
 
 
 def _transformer(model: Any, processor: Any, place: str, modality: Any, method: str, output: str) -> Transformer:
-    """The module that calls `method` of a transformers model and keeps its `output`: states, or one vector an item."""
+    """Return a module that calls `method` of a transformers model and keeps its `output`: states, or one vector per item."""
     pooler = no_pooler(model.config) if modality == "image" else {}
     model.save_pretrained(place, state_dict={**model.state_dict(), **pooler})
     processor.save_pretrained(place)
@@ -290,7 +297,7 @@ def _transformer(model: Any, processor: Any, place: str, modality: Any, method: 
 
 
 def _dense(projection: nn.Module) -> list[Dense]:
-    """A projection as modules of sentence-transformers; none for none."""
+    """Return a projection as Dense modules of sentence-transformers; empty without a projection."""
     linears = [part for part in projection.modules() if isinstance(part, nn.Linear)]
     made = []
     for number, linear in enumerate(linears, 1):

@@ -1,4 +1,4 @@
-"""A new small BERT and its tokenizer, made from nothing but text."""
+"""A new small BERT and its tokenizer, created from text only."""
 
 from __future__ import annotations
 
@@ -10,44 +10,50 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BRANCH_SCALE = 0.1
-"""Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
+"""Factor on the initial output weights of feed-forward and on positions: near 0, layers start as the identity."""
 
 
 class FreshEncoder(BaseModel):
-    """The BERT and the WordPiece tokenizer that are made before training; what `pipelines/pretrain.py` starts from."""
+    """BERT and WordPiece tokenizer that are created before pretraining (`pipelines/pretrain.py`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(8000, ge=100)
-    """Word pieces of the tokenizer, which are learned from the text."""
+    """Vocabulary size of the tokenizer, which is trained on the text."""
     width: int = Field(192, gt=0)
-    """Dimensions of a token's and of the sentence's vector; the heads divide them."""
+    """Dimension of token and sentence vectors; a multiple of the heads."""
     layers: int = Field(3, gt=0)
-    """Transformer layers, one after the other."""
+    """Number of transformer layers."""
     heads: int = Field(6, gt=0)
-    """Attention heads of a layer; they divide the width."""
+    """Attention heads per layer; they divide the width."""
     intermediate: int = Field(384, gt=0)
-    """Width of the layers' feed-forward part."""
+    """Width of the feed-forward networks."""
     positions: int = Field(256, ge=16)
-    """Longest input in tokens; VisualCSE's patches need one each."""
+    """Maximum input length in tokens; every image patch of VisualCSE needs a position, too."""
     dropout: float = Field(0.1, ge=0, lt=1)
-    """Share of values that are zeroed in training."""
+    """Dropout probability in training."""
     lowercase: bool = False
-    """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
+    """Lower-case texts. Accents and umlauts are always kept."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_vectors(cls, given: Any) -> Any:
-        """Read recipes of versions that could start from word vectors and did not."""
+        """Accept recipes of older versions that have an unused setting `vectors`."""
         unused = isinstance(given, dict) and given.get("vectors", "") is None
         return {name: value for name, value in given.items() if name != "vectors"} if unused else given
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
-    """Train the tokenizer on `sentences`, initialise the transformer, write a Hugging Face folder.
+    """Train the tokenizer, initialise the transformer and write a Hugging Face folder.
 
-    The stack begins near the identity and attention as an even mean, so that the mean of the last layer's tokens begins as
-    the mean of the word embeddings.
+    Layers start near the identity and attention as a uniform average, so the mean of the last layer's tokens starts as the
+    mean of the word embeddings.
+
+    Args:
+        config: Sizes of tokenizer and transformer.
+        sentences: Sentences to train the tokenizer on.
+        folder: Folder that is written.
+        seed: Random seed of the weights.
     """
     from transformers import BertConfig, BertModel
 
@@ -78,10 +84,10 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
 
 
 def average_tokens(attention: Any) -> None:
-    """Start a BERT attention as an average: value then output is the identity, keys are near zero, so scores are even.
+    """Initialise a BERT attention as an average: output after value is the identity, keys near zero make scores uniform.
 
-    The query's bias is random: one gradient step on the keys makes all tokens look at the same, so that a contrastive
-    loss learns which words count first.
+    The query's bias is random: after one gradient step on the keys, all tokens attend to the same tokens, so a contrastive
+    loss learns first which words are important.
     """
     width = attention.self.value.weight.shape[0]
     rotation = torch.linalg.qr(torch.randn(width, width)).Q
@@ -92,9 +98,18 @@ def average_tokens(attention: Any) -> None:
 
 
 def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = False, positions: int = 256) -> Any:
-    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer.
+    """Train a BERT tokenizer: normaliser, WordPiece, ``[CLS] … [SEP]``.
 
-    Its pieces are numbered by the alphabet: the trainer's own order is another in each process.
+    Word pieces get IDs in alphabetical order, since the order of the trainer differs between processes.
+
+    Args:
+        sentences: Sentences to train on.
+        vocab_size: Number of word pieces, including special tokens.
+        lowercase: Lower-case texts.
+        positions: Maximum length of a text in tokens.
+
+    Returns:
+        Fast tokenizer of Hugging Face.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -1,9 +1,8 @@
-"""ONNX files of a text model's folder: what onnxruntime and sentence-transformers' `backend="onnx"` load."""
+"""ONNX files in the folder of a text model, for onnxruntime and sentence-transformers' `backend="onnx"`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -14,41 +13,53 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from multicse.models.hub_folders import ExportError
+from multicse.models.hub_folders import ExportError, read_json
 from multicse.models.text_folders import positions_of
 
 FLOAT, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
-"""Where sentence-transformers, optimum and transformers.js look for them in a folder."""
+"""Paths in a folder where sentence-transformers, optimum and transformers.js expect the files."""
 INPUTS, OUTPUT = ["input_ids", "attention_mask"], "last_hidden_state"
 
 
 class _States(nn.Module):
-    """Token states (B, L, d) of token ids and their mask."""
+    """Model that returns only the token states (B, L, d) of token IDs and mask (B, L)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the token states (B, L, d) of token IDs and mask (B, L)."""
         return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
 
 def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
-    """Write `FLOAT`, and with `int8` `INT8`, into the folder of a text model; returns the files' names.
+    """Write ONNX files into the folder of a text model.
 
-    texts: with which the model is traced; any two of different length. The files take ``input_ids`` and
-    ``attention_mask`` (B, L) and give ``last_hidden_state`` (B, L, d); pooling and what is behind it stay
-    sentence-transformers' modules. The weights of matrix products and embeddings have 8 bits in `INT8`, activations are
-    rounded at every call. Raises ExportError where the libraries are missing or the last layer is not what is pooled.
+    The files map ``input_ids`` and ``attention_mask``, (B, L), to ``last_hidden_state``, (B, L, d); pooling and later
+    modules stay with sentence-transformers.
+
+    Args:
+        folder: Folder of the model.
+        texts: Texts to trace the model with; at least two of different length.
+        int8: Also write a file with 8-bit weights for matrix products and embeddings; activations are rounded at every call.
+
+    Returns:
+        Names of the files, relative to the folder.
+
+    Raises:
+        ExportError: If a library is not installed, or the pooling uses more than the last layer.
     """
     try:
-        import onnxscript  # noqa: F401 - what torch.onnx.export needs
+        import onnxscript  # noqa: F401 - torch.onnx.export needs it
         from onnxruntime.quantization import QuantType, quantize_dynamic
     except ImportError as error:
         raise ExportError(f"--onnx: {error.name} is not installed; pip install 'multicse[onnx]'") from error
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    modules = read_json(folder / "modules.json")
     if any(entry["type"].endswith("WeightedLayerPooling") for entry in modules):
-        raise ExportError("--onnx: its pooling averages two layers, and the ONNX backend gives the last one alone")
+        raise ExportError(
+            "--onnx: the pooling averages two layers, but the ONNX backend returns only the last one; export without --onnx"
+        )
     (folder / FLOAT).parent.mkdir(exist_ok=True)
     model = AutoModel.from_pretrained(folder, dtype=torch.float32)
     tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt")
@@ -67,14 +78,14 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
         )
         if not int8:
             return [FLOAT]
-        # 7 bits of the 8: where a CPU adds pairs of products in 16 bits (AVX2, AVX-512 without VNNI), 8 would overflow.
+        # 7 of the 8 bits: CPUs that add pairs of products in 16 bits (AVX2, AVX-512 without VNNI) would overflow with 8.
         quantize_dynamic(folder / FLOAT, folder / INT8, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     return [FLOAT, INT8]
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the libraries' remarks on what is not installed or is to change, which no user can act on."""
+    """Silence messages of the libraries about optional packages and future changes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", message="# The axis name")
@@ -86,7 +97,15 @@ def _quiet() -> Iterator[None]:
 
 
 def onnx_states(file: Path, tokens: Any) -> Tensor:
-    """The token states (B, L, d) that an ONNX file gives for a tokenizer's output."""
+    """Run an ONNX file.
+
+    Args:
+        file: ONNX file of `write_onnx`.
+        tokens: Output of a tokenizer, with ``input_ids`` and ``attention_mask``, (B, L).
+
+    Returns:
+        Token states, (B, L, d).
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

@@ -1,7 +1,7 @@
-"""Texts without their padding: the tokens of a batch end to end in one row, and attention within each text.
+"""Packing: all tokens of a batch in one row without padding, with attention within each text, and a fast dropout.
 
-Linear layers, norms and dropout see one long row of tokens; attention alone has to know where a text ends, and transformers
-lets it be exchanged. Models whose attention is written into them are computed with their padding.
+Linear layers, norms and dropout process one long row of tokens. Only attention needs the boundaries of texts, and
+transformers allows its attention function to be replaced. Models with hard-coded attention are computed with padding.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
-"""Types of model whose attention can be exchanged and whose positions can be given."""
+"""Model types with replaceable attention and a `position_ids` argument."""
 LAYERS_PACKED = {"clip_text_model"}
-"""Those of which this is true of the layers alone."""
+"""Model types that can process packed texts in their layers only."""
 NAME = "packed"
-"""What transformers knows `attention` by."""
+"""Name under which `attention` is registered in transformers."""
 STEPS = 2**16
-"""A CPU's probability of dropping is a multiple of 1 / STEPS."""
+"""On a CPU the dropout probability is a multiple of 1 / STEPS."""
 
 
 class Packing:
-    """Where the tokens of a batch (B, L) are in one row of T.
+    """Positions of the tokens of a batch (B, L) in one row of T tokens.
 
-    The order depends on the mask alone, so that a run can be repeated. On a CPU texts of one length are beside each other,
-    shorter ones first; elsewhere texts keep their order, so that everything is computed on the device.
+    The order depends only on the mask, so runs are reproducible. On a CPU texts are sorted by length; on other devices
+    texts keep their order, so that everything is computed on the device.
 
     Args:
-        mask: 1 where a token counts, (B, L).
-        host_mask: The mask on the CPU, (B, L). Without it, a GPU is waited for to know T.
+        mask: 1 for tokens, 0 for padding, (B, L).
+        host_mask: Copy of the mask on the CPU, (B, L). Without it, T requires a synchronisation with the GPU.
     """
 
     def __init__(self, mask: Tensor, host_mask: Tensor | None = None) -> None:
         self.mask, self.shape = mask, mask.shape
         self.texts: list[tuple[int, int]] = []
-        """How many texts there are of each length, on a CPU: (count, length)."""
+        """Pairs of count and length: the number of texts of each length (CPU only)."""
         lengths = mask.sum(1)
         if mask.device.type == "cpu":
             lengths, order = lengths.sort(stable=True)
@@ -48,58 +48,74 @@ class Packing:
             places = first_true(mask, int((mask if host_mask is None else host_mask).sum()))
             columns = places % mask.shape[1]
         self.places = places
-        """(T,), of each token in the flattened batch."""
+        """Index of each token in the flattened batch, (T,)."""
         self.positions = columns[None]
-        """(1, T), of each token in its text."""
+        """Position of each token in its text, (1, T)."""
         self.starts = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-        """Of every text in the row, and the row's end: (B + 1,)."""
+        """Index of the first token of each text in the row, and T, (B + 1,)."""
 
     def pack(self, batch: Tensor) -> Tensor:
-        """The tokens (1, T, ...) of (B, L, ...)."""
+        """Return the tokens (1, T, ...) of a padded batch (B, L, ...)."""
         return batch.flatten(0, 1).index_select(0, self.places)[None]
 
     def unpack(self, row: Tensor) -> Tensor:
-        """(B, L, d) of the tokens (1, T, d), zero where there is padding."""
+        """Return a padded batch (B, L, d) of tokens (1, T, d); padding is zero."""
         batch = row.new_zeros(self.shape.numel(), row.shape[-1])
         return batch.index_copy(0, self.places, row[0]).unflatten(0, self.shape)
 
     def arguments(self, model: Any, inputs: Tensor) -> dict[str, Any]:
-        """What a model is called with for token ids (B, L) or word embeddings (B, L, d)."""
+        """Return the keyword arguments of a model for packed texts.
+
+        Args:
+            model: Transformer of Hugging Face.
+            inputs: Token IDs (B, L), or word embeddings (B, L, d).
+        """
         table = getattr(model.embeddings, "position_embeddings", None)
-        padding = getattr(table, "padding_idx", None)  # RoBERTa counts positions from behind it
+        padding = getattr(table, "padding_idx", None)  # RoBERTa starts to count positions after it
         positions = self.positions if padding is None else self.positions + padding + 1
-        if padding is not None and not inputs.is_floating_point():  # and leaves out the tokens that are it
+        if padding is not None and not inputs.is_floating_point():  # and skips padding tokens
             counted = inputs.ne(padding).long()
             positions = self.pack(counted.cumsum(1) * counted) + padding
         return {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
 
 
 def first_true(mask: Tensor, count: int) -> Tensor:
-    """Find the first `count` places, (count,), at which the flattened mask is not 0.
+    """Return the first `count` indices at which the flattened mask is not 0, without a synchronisation with the GPU.
 
-    If it is 0 at all others, places where it is 0 follow. `nonzero` would wait for a GPU to learn how many there are.
+    Args:
+        mask: Any tensor, (...).
+        count: Number of indices.
+
+    Returns:
+        Indices in the flattened mask, (count,). If fewer values are not 0, indices of zeros follow.
     """
     return (mask.flatten() == 0).argsort(stable=True)[:count]
 
 
 def model_kwargs(inputs: Tensor) -> dict[str, Tensor]:
-    """Token ids or word embeddings under the name that a model takes them by."""
+    """Return the keyword argument of a model for its input.
+
+    Args:
+        inputs: Integer token IDs (B, L), or floating-point word embeddings (B, L, d).
+    """
     return {"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs}
 
 
 def can_pack(model: Any) -> bool:
-    """Whether a model takes packed texts, once `enable_packing` has seen it."""
+    """Return True if a model accepts packed texts, after a call of `enable_packing`."""
     return model.config.model_type in PACKED and layers_can_pack(model)
 
 
 def layers_can_pack(model: Any) -> bool:
-    """Whether its layers do."""
+    """Return True if the layers of a model accept packed texts."""
     return model.config._attn_implementation == NAME
 
 
 def enable_packing(model: Any) -> None:
-    """Let a model take packed texts, where its type can; whatever else it is called with it takes as before. Its dropout
-    becomes a cheap one."""
+    """Enable packed texts in a model if its type supports them, and replace its dropout by `Dropout`.
+
+    The model still accepts padded batches.
+    """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -122,8 +138,23 @@ def attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' `sdpa` where nothing is packed; else the attention (1, T, H, d) of queries, keys and values (1, H, T, d)
-    within each text of `packing`."""
+    """Compute attention: transformers' `sdpa` without `packing`, otherwise attention within each packed text.
+
+    Args:
+        module: Attention module of the model.
+        query: Queries, (B, H, L, d), or (1, H, T, d) if packed.
+        key: Keys, (B, H, L, d) or (1, H, T, d).
+        value: Values, (B, H, L, d) or (1, H, T, d).
+        attention_mask: Mask of a padded batch, (B, 1, L, L).
+        packing: Positions of packed texts. If None, the batch is padded.
+        dropout: Dropout of the attention weights.
+        scaling: Factor on scores. If None, d^-.5.
+        is_causal: Tokens attend to preceding tokens only. If None, the module's own setting.
+        kwargs: Further arguments of transformers' `sdpa`.
+
+    Returns:
+        Output, (B, L, H, d) or (1, T, H, d), and None in place of the attention weights.
+    """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling, "is_causal": causal}
     if packing is not None:
@@ -138,7 +169,17 @@ def attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-    """`F.scaled_dot_product_attention` on a CPU, written out where there is dropout, which torch's kernel there has not."""
+    """Compute `F.scaled_dot_product_attention` on a CPU, where torch's fast kernel does not support dropout.
+
+    Args:
+        query: Queries, (..., L, d).
+        key: Keys, (..., L, d).
+        value: Values, (..., L, d).
+        options: ``dropout_p``, ``scale`` and ``is_causal``.
+
+    Returns:
+        Output, (..., L, d).
+    """
     p = options.get("dropout_p", 0.0)
     if not p or options["is_causal"]:
         return F.scaled_dot_product_attention(query, key, value, **options)
@@ -147,7 +188,16 @@ def attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -
 
 
 def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """One call for the texts of each length, which need neither padding nor a mask."""
+    """Compute attention with one call per text length, without padding and mask.
+
+    Args:
+        packing: Positions of the packed texts.
+        row: Queries, keys and values, each (1, H, T, d).
+        options: ``dropout_p``, ``scale`` and ``is_causal``.
+
+    Returns:
+        Output, (1, T, H, d).
+    """
     tokens = [count * length for count, length in packing.texts]
     parts = []
     for size, *qkv in zip(packing.texts, *(states.split(tokens, 2) for states in row), strict=True):
@@ -157,11 +207,19 @@ def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
 
 
 def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """One call for all texts, of the kernels of variable length that torch has for CUDA, in every precision.
+    """Compute attention with one call of torch's CUDA kernels for variable lengths, in every precision.
 
-    They are called directly: a NestedTensor, from which torch calls them, costs more time on the host than the kernels take
-    on the GPU. The flash kernel takes half precision, the memory-efficient one every precision, and both take dropout. Where
-    torch does not allow them (its rules know the GPU and the size of the heads), the batch is padded.
+    The kernels are called directly, since a NestedTensor costs more time on the host than the kernels take on the GPU. The
+    flash kernel supports half precision, the memory-efficient kernel every precision, and both support dropout. If torch
+    supports neither for this GPU and head size, the batch is padded.
+
+    Args:
+        packing: Positions of the packed texts.
+        row: Queries, keys and values, each (1, H, T, d).
+        options: ``dropout_p``, ``scale`` and ``is_causal``.
+
+    Returns:
+        Output, (1, T, H, d).
     """
     p, causal, scale = options["dropout_p"], options["is_causal"], options["scale"]
     flash = getattr(torch.ops.aten, "_flash_attention_forward", None)
@@ -177,7 +235,16 @@ def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
 
 
 def within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """One call for the padded batch, with a mask."""
+    """Compute attention with one call for the padded batch, with a mask.
+
+    Args:
+        packing: Positions of the packed texts.
+        row: Queries, keys and values, each (1, H, T, d).
+        options: ``dropout_p``, ``scale`` and ``is_causal``.
+
+    Returns:
+        Output, (1, T, H, d).
+    """
     query, key, value = (
         packing.unpack(states.transpose(1, 2).flatten(2)).unflatten(2, (states.shape[1], -1)).transpose(1, 2)
         for states in row
@@ -192,10 +259,17 @@ def within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options:
 def token_states(
     model: Any, inputs: Tensor, mask: Tensor, layers: bool = False, host_mask: Tensor | None = None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Token states (B, L, d) of a model's last layer, and with `layers` of the embeddings and every layer.
+    """Return the token states of a model; if the model can be packed, padding is not computed and its states are zero.
 
-    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L), and `host_mask` as in `Packing`. Nothing is computed
-    for padding where the model can be packed; the states there mean nothing.
+    Args:
+        model: Transformer of Hugging Face.
+        inputs: Token IDs (B, L), or word embeddings (B, L, d).
+        mask: 1 for tokens, 0 for padding, (B, L).
+        layers: Return the states of all layers, too.
+        host_mask: Copy of the mask on the CPU, (B, L); see `Packing`.
+
+    Returns:
+        States of the last layer, (B, L, d), and with `layers` the embedding output and the states of every layer.
     """
     if can_pack(model):
         packing = Packing(mask, host_mask)
@@ -210,9 +284,14 @@ def token_states(
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """x with every element set to zero with probability p, and the others scaled so that the mean stays.
+    """Apply dropout. On a CPU every element uses 16 random bits, four elements per draw; otherwise torch's dropout is used.
 
-    On a CPU every element gets 16 bits of torch's generator, four of them to a draw. Elsewhere it is torch's own dropout.
+    Args:
+        x: Any tensor, (...).
+        p: Probability that an element is set to zero. The others are scaled so that the expected value is kept.
+
+    Returns:
+        Tensor, (...).
     """
     dropped = round(p * STEPS)
     if x.device.type != "cpu" or not 0 < dropped < STEPS:
@@ -223,14 +302,15 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 class Dropout(nn.Dropout):
-    """`drop` in training."""
+    """Module that applies `drop` in training."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Apply dropout to a tensor (...)."""
         return drop(input, self.p) if self.training else input
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Give a model this dropout in place of torch's."""
+    """Replace torch's dropout modules in a model by `Dropout`."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:

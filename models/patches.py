@@ -1,25 +1,31 @@
-"""Images and sounds as sequences of vectors that a text transformer's layers can take."""
+"""Patch embeddings of images and spectrograms, which the layers of a text transformer process."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-# Weights the VisualCSE authors use, by hidden size. Their RobertaForCL loads ViT-large whatever the encoder
-# ([errata 2.1]), which cannot run for roberta-base; picking by size is the repair.
+# Weights used by the authors of VisualCSE, by hidden size. Their RobertaForCL always loads ViT-large, which cannot run with
+# roberta-base [errata 2.1]; selecting by size fixes that.
 VIT_OF_SIZE = {768: "google/vit-base-patch16-224-in21k", 1024: "google/vit-large-patch16-224-in21k"}
 
 
 class ImagePatches(nn.Module):
-    """ViT's embedding module (NonLing-CSE, section 3): square patches, its own CLS and its own positions, no dropout.
+    """Embedding module of ViT: square patches, a CLS token and positions, without dropout. The weights are trained.
 
-    images (B, channels, size, size) -> (B, 1 + (size / patch_size)^2, hidden_size), the CLS first. Trained, not frozen.
-    Without `path` the weights are fresh, as Hugging Face initialises a ViT; `path` is a ViT folder or hub name, or
-    ``"auto"``: the authors' choice for this hidden size.
+    Args:
+        hidden_size: Dimension of the embeddings.
+        image_size: Height and width of an image in pixels.
+        patch_size: Height and width of a patch in pixels.
+        path: ViT folder or model ID, or ``"auto"`` for the authors' choice for this hidden size. If None, the weights are
+            initialised randomly, as in Hugging Face's ViT.
+
+    References:
+        NonLing-CSE, section 3; [errata 2.1].
     """
 
     def __init__(self, hidden_size: int, image_size: int = 224, patch_size: int = 16, path: str | None = None) -> None:
-        from transformers import ViTConfig, ViTModel  # here: a third of a second, which --help need not wait for
+        from transformers import ViTConfig, ViTModel  # here: takes a third of a second, too long for --help
 
         super().__init__()
         # A ViT without layers is its embedding module, with Hugging Face's initialisation and loading.
@@ -39,17 +45,36 @@ class ImagePatches(nn.Module):
         self.embeddings = vit.embeddings
 
     def forward(self, images: Tensor) -> Tensor:
+        """Embed images.
+
+        Args:
+            images: Images, (B, channels, size, size).
+
+        Returns:
+            Embeddings of the CLS token and of the patches, (B, 1 + (size / patch_size)^2, hidden_size).
+        """
         return self.embeddings(images)
 
 
 class AudioPatches(nn.Module):
-    """Patches of a log-mel spectrogram (NonLing-CSE, section 3, after SSAST): its own CLS, no dropout.
+    """Patch embeddings of log-mel spectrograms as in SSAST, with a CLS token and without dropout.
 
-    spectrograms (B, frames, bins) -> (B, 1 + patches, hidden_size), the CLS first.
+    SSAST uses 16 x 16 patches, learned positions and normalised spectrograms. The paper's 211 tokens come from the released
+    code: 24 x 24 patches, ``positions=False``, ``statistics=None`` and random weights.
 
-    SSAST: 16 x 16 patches, learned positions, spectrograms normalised as (x - mean) / (2 std). The paper's 211 tokens are
-    the released code's ([errata 2.2]): 24 x 24 patches, ``positions=False``, ``statistics=None``, random weights. `path`
-    is an AST folder of Hugging Face, whose CLS, patch projection and positions are taken (not its distillation token).
+    Args:
+        hidden_size: Dimension of the embeddings.
+        frames: Number of frames of a spectrogram.
+        bins: Number of mel bins.
+        patch_size: Size of a patch in bins and frames.
+        positions: Add learned position embeddings.
+        statistics: Mean and standard deviation to normalise spectrograms as (x - mean) / (2 std). If None, they are not
+            normalised.
+        path: AST folder or model ID. CLS token, patch projection and positions are used, the distillation token is not. If
+            None, the weights are initialised randomly.
+
+    References:
+        NonLing-CSE, section 3; [errata 2.2].
     """
 
     def __init__(
@@ -82,10 +107,18 @@ class AudioPatches(nn.Module):
             self.projection.load_state_dict(ast.patch_embeddings.projection.state_dict())
             self.cls_token.data.copy_(ast.cls_token)
             if self.positions is not None:
-                own = [0, *range(2, ast.position_embeddings.shape[1])]  # 1 is the distillation token's
+                own = [0, *range(2, ast.position_embeddings.shape[1])]  # 1 is the distillation token
                 self.positions.data.copy_(ast.position_embeddings[:, own])
 
     def forward(self, spectrograms: Tensor) -> Tensor:
+        """Embed spectrograms.
+
+        Args:
+            spectrograms: Log-mel spectrograms, (B, frames, bins).
+
+        Returns:
+            Embeddings of the CLS token and of the patches, (B, 1 + patches, hidden_size).
+        """
         if self.statistics is not None:
             mean, std = self.statistics
             spectrograms = (spectrograms - mean) / (2 * std)
@@ -95,7 +128,17 @@ class AudioPatches(nn.Module):
 
 
 def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path: str | None) -> None:
-    """Raise ValueError when such patches cannot enter an encoder of `hidden_size`; reads the ViT's config.json only."""
+    """Check the settings of `ImagePatches` without loading weights.
+
+    Args:
+        hidden_size: Hidden size of the text encoder.
+        image_size: Height and width of an image in pixels.
+        patch_size: Height and width of a patch in pixels.
+        path: ViT folder, model ID or ``"auto"``. If None, nothing is read.
+
+    Raises:
+        ValueError: If the sizes do not match each other or the folder.
+    """
     if image_size % patch_size:
         raise ValueError(f"method.image.patch_size: {patch_size} does not divide image_size {image_size}")
     if path is None:
@@ -105,7 +148,18 @@ def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path
 
 
 def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: int, path: str | None) -> None:
-    """The same for `AudioPatches`."""
+    """Check the settings of `AudioPatches` without loading weights.
+
+    Args:
+        hidden_size: Hidden size of the text encoder.
+        frames: Number of frames of a spectrogram.
+        bins: Number of mel bins.
+        patch_size: Size of a patch in bins and frames.
+        path: AST folder or model ID. If None, nothing is read.
+
+    Raises:
+        ValueError: If the sizes do not match each other or the folder.
+    """
     if patch_size > min(frames, bins):
         raise ValueError(
             f"method.audio.patch_size: {patch_size} is larger than the spectrogram ({frames} frames x {bins} bins)"
@@ -121,26 +175,26 @@ def _vit_path(path: str, hidden_size: int) -> str:
         return path
     if hidden_size not in VIT_OF_SIZE:
         raise ValueError(
-            f"method.image.path: 'auto' knows a ViT for hidden sizes {', '.join(map(str, VIT_OF_SIZE))}, and the "
-            f"encoder has {hidden_size}. Give the path of one with that hidden size, or leave the path out (fresh weights)."
+            f"method.image.path: 'auto' supports the hidden sizes {', '.join(map(str, VIT_OF_SIZE))}, but the encoder has "
+            f"{hidden_size}. Specify a ViT with this hidden size, or no path for random weights."
         )
     return VIT_OF_SIZE[hidden_size]
 
 
 def _check_folder(setting: str, path: str, sizes: dict[str, int]) -> None:
-    """sizes: what the folder's config.json must say, by its names."""
+    """Raise ValueError if the folder's config.json cannot be read or differs from `sizes`."""
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(path)
     except OSError as error:
         raise ValueError(
-            f"{setting}: {path!r} cannot be read. Give a folder with config.json and model.safetensors, or leave the "
-            f"path out (fresh weights). ({error})"
+            f"{setting}: {path!r} cannot be read. Specify a folder with config.json and model.safetensors, or no path for "
+            f"random weights. ({error})"
         ) from error
     for name, value in sizes.items():
         if (found := getattr(config, name)) != value:
             raise ValueError(
-                f"{setting}: {path!r} has {name} {found}, and here it is {value} (hidden_size is the text encoder's, whose "
-                "layers the patches go through). Make them equal, or leave the path out (fresh weights)."
+                f"{setting}: {path!r} has {name} {found}, but the recipe has {value} (hidden_size comes from the text "
+                "encoder, whose layers process the patches). Make them equal, or specify no path for random weights."
             )

@@ -1,4 +1,4 @@
-"""From token states to one vector a text: poolings, every layer pooled, and the head behind them."""
+"""Pooling of token states to one vector per text, for one layer or all layers, and the head after it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ MODES: dict[Pooling, Any] = {
     "avg_top2": "mean",
     "avg_first_last": "mean",
 }
-"""What sentence-transformers' Pooling calls them."""
+"""Name of each pooling in sentence-transformers' Pooling module."""
 AVERAGED: dict[Pooling, tuple[int, int]] = {"avg_top2": (-2, -1), "avg_first_last": (0, -1)}
-"""The two layers that are averaged first; 0 is the embedding output."""
+"""Two layers that are averaged before pooling; 0 is the embedding output."""
 
 
 def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
-    """Pool token states as sentence-transformers' Pooling does, operation by operation; importing that takes seconds.
+    """Pool token states with the same operations as sentence-transformers' Pooling, which takes seconds to import.
 
     Args:
         tokens: States of the last layer, (B, L, d).
         layers: States of all layers, each (B, L, d), for poolings that average two of them.
-        mask: 1 where a token counts, (B, L), on whichever side the padding is.
+        mask: 1 for tokens that are pooled, (B, L); padding may be on either side.
         pooling: Name of the pooling.
 
     Returns:
-        One vector per row, (B, d).
+        One vector per text, (B, d).
     """
     if pooling in AVERAGED:
         first, last = AVERAGED[pooling]
@@ -57,7 +57,15 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
 
 
 def without_prompt(mask: Tensor, tokens: int) -> Tensor:
-    """Return a mask (B, L) with zeros at its first `tokens` places; the mask itself for 0. Padding is on the right."""
+    """Set the first positions of a mask to zero.
+
+    Args:
+        mask: 1 for tokens, 0 for padding, which is on the right, (B, L).
+        tokens: Number of positions. If 0, the mask itself is returned.
+
+    Returns:
+        Mask, (B, L).
+    """
     if not tokens:
         return mask
     mask = mask.clone()
@@ -74,18 +82,18 @@ def pooled_layers(
     prompt_tokens: int = 0,
     host_mask: Tensor | None = None,
 ) -> Tensor:
-    """Pool every layer of a Hugging Face model, without gradient; layer 0 is the embedding output.
+    """Pool every layer of a Hugging Face model without gradients; layer 0 is the embedding output.
 
     Args:
         model: The model, with l layers.
-        input_ids: Token ids, (B, L).
-        attention_mask: 1 where a token counts, (B, L).
+        input_ids: Token IDs, (B, L).
+        attention_mask: 1 for tokens, 0 for padding, (B, L).
         pooling: Name of the pooling.
-        prompt_tokens: First tokens of every row that are not pooled.
-        host_mask: The mask on the CPU, (B, L), if it is there.
+        prompt_tokens: Number of initial tokens that are not pooled.
+        host_mask: Copy of the mask on the CPU, (B, L), if available.
 
     Returns:
-        (B, l + 1, d).
+        Vectors, (B, l + 1, d).
     """
     _, layers = token_states(model, input_ids, attention_mask, layers=True, host_mask=host_mask)
     mask = without_prompt(attention_mask, prompt_tokens)
@@ -93,7 +101,11 @@ def pooled_layers(
 
 
 def layer_stack(model: Any) -> nn.ModuleList:
-    """The layers of a model: its outermost list of as many modules as the configuration has layers. Raises ValueError."""
+    """Return the layers of a model: its outermost module list with the number of layers in the configuration.
+
+    Raises:
+        ValueError: If no such list is found.
+    """
     depth = model.config.num_hidden_layers
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:
@@ -105,9 +117,14 @@ def layer_stack(model: Any) -> nn.ModuleList:
 
 
 class Head(nn.Module):
-    """Linear, then an activation (tanh unless told): (B, d_in) -> (B, d_out). The `mlp` and `image_mlp` of the papers.
+    """Linear layer with an activation, the `mlp` and `image_mlp` of the papers.
 
-    Freshly initialised as the Hugging Face pooler is: weights normal with std .02, bias zero.
+    Weights are initialised as in the Hugging Face pooler: normal with standard deviation .02, bias zero.
+
+    Args:
+        d_in: Dimension of the input.
+        d_out: Dimension of the output. If None, `d_in`.
+        activation: Activation. If None, tanh.
     """
 
     def __init__(self, d_in: int, d_out: int | None = None, activation: nn.Module | None = None) -> None:
@@ -118,4 +135,5 @@ class Head(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map vectors (B, d_in) to (B, d_out)."""
         return self.activation(self.linear(x))

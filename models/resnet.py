@@ -1,8 +1,8 @@
-"""The modified ResNet of CLIP (Radford et al. 2021, section 2.4), the image tower of CyCLIP and Zhao et al. 2023.
+"""Modified ResNet of CLIP (Radford et al. 2021, section 2.4), the image tower of CyCLIP and Zhao et al. 2023.
 
-It differs from a ResNet in three places: a stem of three convolutions and an average pool; strided blocks are
-anti-aliased (an average pool instead of a stride, in the shortcut too); and attention with one query, the mean of the
-image, replaces the last average pool. This module needs torch alone, so that an exported model can carry it.
+It has three differences from ResNet: the stem consists of three convolutions and an average pooling; strided blocks are
+anti-aliased (average pooling replaces the stride, also in the shortcut); and attention with the mean of the image as the
+only query replaces the last average pooling. This module needs only torch, so exported models can contain a copy of it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-HEAD = 64  # channels of an attention head
-SHRINKS = 32  # pixels of a side that become one position of the last feature map
-EXPANSION = 4  # a block's output channels over its inner ones
+HEAD = 64  # channels per attention head
+SHRINKS = 32  # factor from the size of an image to the size of the last feature map
+EXPANSION = 4  # ratio of the output channels of a block to its inner channels
 
 
 class Bottleneck(nn.Module):
-    """(B, inputs, H, W) -> (B, 4 channels, H / stride, W / stride): 1x1, 3x3, average pool, 1x1, plus the shortcut."""
+    """Residual block of 1x1 convolution, 3x3 convolution, average pooling and 1x1 convolution.
+
+    Args:
+        inputs: Input channels.
+        channels: Inner channels; the block has four times as many output channels.
+        stride: Factor by which height and width shrink.
+    """
 
     def __init__(self, inputs: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -35,9 +41,10 @@ class Bottleneck(nn.Module):
         if stride > 1 or inputs != outputs:
             parts = [("pool", _pool(stride)), ("conv", nn.Conv2d(inputs, outputs, 1, bias=False))]
             self.downsample = nn.Sequential(OrderedDict([*parts, ("bn", nn.BatchNorm2d(outputs))]))
-        nn.init.zeros_(self.bn3.weight)  # a new block is its shortcut
+        nn.init.zeros_(self.bn3.weight)  # a new block equals its shortcut
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps (B, inputs, H, W) to (B, 4 * channels, H / stride, W / stride)."""
         out = F.relu(self.bn1(self.conv1(x)))
         out = F.relu(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(self.avgpool(out)))
@@ -49,9 +56,13 @@ def _pool(stride: int) -> nn.Module:
 
 
 class AttentionPool(nn.Module):
-    """(B, channels, side, side) -> (B, embed_dim): the mean of all positions asks the positions and itself.
+    """Attention pooling: the mean of all positions is the only query; all positions and the mean are keys and values.
 
-    Nothing but the answer to the mean is used, so nothing else is computed.
+    Args:
+        side: Height and width of the feature map.
+        channels: Input channels.
+        embed_dim: Dimension of the vectors.
+        heads: Attention heads.
     """
 
     def __init__(self, side: int, channels: int, embed_dim: int, heads: int) -> None:
@@ -67,6 +78,7 @@ class AttentionPool(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Map feature maps (B, channels, side, side) to vectors (B, embed_dim)."""
         tokens = x.flatten(2).transpose(1, 2)  # (B, side^2, channels)
         tokens = torch.cat([tokens.mean(1, keepdim=True), tokens], 1) + self.positions.to(x.dtype)
         query, key, value = (
@@ -77,22 +89,22 @@ class AttentionPool(nn.Module):
 
 
 class ModifiedResNet(nn.Module):
-    """Images (B, 3, size, size) -> vectors (B, embed_dim), which need no further projection.
+    """Encoder of images whose vectors need no further projection.
 
     Args:
-        embed_dim: length of a vector.
-        size: pixels of a side, a multiple of 32.
-        width: channels behind the stem, even; the last feature map has 32 * width, and width / 2 heads attend to it.
-        blocks: bottleneck blocks of the four stages; (3, 4, 6, 3) with width 64 is RN50.
+        embed_dim: Dimension of the vectors.
+        size: Height and width of an image in pixels, a multiple of 32.
+        width: Channels after the stem, an even number; the last feature map has 32 * width channels and width / 2 heads.
+        blocks: Bottleneck blocks of the four stages; (3, 4, 6, 3) with width 64 is RN50.
 
     Raises:
-        ValueError: a setting is not as said above.
+        ValueError: If `size` or `width` is invalid.
     """
 
     def __init__(self, embed_dim: int, size: int = 224, width: int = 64, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> None:
         super().__init__()
         if size < SHRINKS or size % SHRINKS:
-            raise ValueError(f"size={size} is not a multiple of {SHRINKS}, by which the ResNet shrinks an image")
+            raise ValueError(f"size={size} is not a multiple of {SHRINKS}, the factor by which the ResNet shrinks an image")
         if width < 2 or width % 2:
             raise ValueError(f"width={width} is not an even number of at least 2")
         self.size = size
@@ -116,7 +128,8 @@ class ModifiedResNet(nn.Module):
         self.attnpool = AttentionPool(size // SHRINKS, inputs, embed_dim, inputs // HEAD)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)  # a tenth to a third faster
+        """Encode images (B, 3, size, size) to vectors (B, embed_dim)."""
+        x = x.contiguous(memory_format=torch.channels_last)  # 10 to 30 % faster
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = self.avgpool(F.relu(self.bn3(self.conv3(x))))

@@ -1,7 +1,7 @@
-"""CLIP's modified ResNet as a module of sentence-transformers: the code that an exported model of images carries.
+"""CLIP's modified ResNet as a module of sentence-transformers; exported models contain this code.
 
-A copy of this file and of resnet.py lies in every such folder, so they need nothing of the project that wrote them: torch,
-transformers and sentence-transformers. Use:
+Copies of this file and of resnet.py are part of every such folder, so they need only torch, transformers and
+sentence-transformers. Usage:
 
     model = SentenceTransformer(folder, trust_remote_code=True)
     model.encode([PIL.Image.open("dog.jpg")])
@@ -26,9 +26,9 @@ HUB_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 
 
 class ResNetModule(InputModule):
-    """Images to vectors (B, d): the route of a `Router` that starts with a `ModifiedResNet`."""
+    """Module that encodes images with a `ModifiedResNet`, for the image route of a `Router`."""
 
-    __module__ = "multicse_resnet"  # the file in a saved folder, which sentence-transformers names the class by
+    __module__ = "multicse_resnet"  # file in a saved folder; part of the class name in sentence-transformers
     config_file_name = CONFIG
 
     def __init__(self, model: ModifiedResNet, processor: CLIPImageProcessorPil) -> None:
@@ -37,26 +37,38 @@ class ResNetModule(InputModule):
 
     @property
     def modalities(self) -> list[Any]:
+        """Return the supported modalities."""
         return ["image"]
 
     @property
     def tokenizer(self) -> Any:
+        """Return None, since images have no tokenizer."""
         return None
 
     def get_embedding_dimension(self) -> int:
-        """Return the length of a vector."""
+        """Return the dimension of the vectors."""
         return self.model.attnpool.project.out_features
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Make ``pixel_values`` (B, 3, size, size) of images, PIL or uint8 (H, W, 3)."""
+        """Preprocess images.
+
+        Args:
+            inputs: B images, PIL or uint8 (H, W, 3).
+            prompt: Not used.
+            kwargs: Not used.
+
+        Returns:
+            ``pixel_values``, (B, 3, size, size).
+        """
         return dict(self.processor(list(inputs), return_tensors="pt"))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, (B, d), to features with ``pixel_values``, (B, 3, size, size)."""
         images = features["pixel_values"].to(self.model.conv1.weight.dtype)
         return {**features, "sentence_embedding": self.model(images)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the module to a folder, safetensors whatever `safe_serialization` says, and its code beside that folder."""
+        """Write the module to a folder, always as safetensors, and its code to the parent folder."""
         folder, model = Path(output_path), self.model
         sizes = {
             "embed_dim": self.get_embedding_dimension(),
@@ -72,7 +84,7 @@ class ResNetModule(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> ResNetModule:
-        """Return the module of a folder, or of a hub repository."""
+        """Load the module from a folder or a repository of the Hugging Face Hub."""
         options = {name: value for name, value in kwargs.items() if name in HUB_OPTIONS}
         place = cls.load_dir_path(model_name_or_path, subfolder, **options)
         assert place is not None

@@ -1,4 +1,4 @@
-"""What a sentence encoder says of itself, so that training, evaluation and export need not know its kind."""
+"""Interface of sentence encoders and of their settings, used by training, evaluation and export."""
 
 from __future__ import annotations
 
@@ -10,51 +10,66 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-SENTENCES = "A sentence encoder: texts to vectors whose cosine says how close their meanings are."
+SENTENCES = "A sentence encoder: the cosine similarity of its vectors measures how similar the meanings of two texts are."
 
 
 class CardText(NamedTuple):
-    """What a model card says of the encoder; the card adds method, numbers, data and recipe."""
+    """Parts of a model card that describe the encoder; the card adds method, numbers, data and recipe."""
 
     what: str
-    """One sentence: what the model does."""
+    """Description of the model in one sentence."""
     initialised_from: str
-    """What training began with, up to the verb: "Trained from `x`"."""
+    """Initial weights, as the beginning of a sentence that ends with a verb: "Trained from `x`"."""
     usage: tuple[str, ...]
-    """Lines of Python."""
+    """Lines of Python code."""
     notes: str
-    """What else a user should know, behind the usage."""
+    """Notes after the usage."""
     bases: tuple[str | None, ...] = ()
-    """Where the weights came from; the card lists those that are names on the Hugging Face hub."""
+    """Folders or model IDs of the initial weights; the card lists the model IDs."""
     pipeline_tag: str = "sentence-similarity"
-    """What the hub lists it under."""
+    """Task under which the Hugging Face Hub lists the model."""
     languages: tuple[str, ...] = ()
-    """Codes of the languages that the text encoder it began with is for, as that one's card says."""
+    """Language codes from the card of the initial text encoder."""
     form: str = ""
-    """What the saved model is made of; `write_export` reads it off the folder."""
+    """Modules of the saved model; `write_export` reads them from the folder."""
     whitened: Mapping[str, Mapping[str, float]] | None = None
-    """Scores of the saved model by task and metric, where it whitens its vectors: then not those of the trained weights."""
+    """Scores of the saved model by task and metric if it whitens its vectors; they differ from the scores in training."""
 
 
 class SentenceEncoder(nn.Module):
-    """Texts to vectors, perhaps pictures or sounds as well: what a method trains, and what is evaluated and exported.
+    """Encoder of texts, and optionally of images or audio, that a method trains and that is evaluated and exported.
 
-    The defaults are those of an encoder of texts alone.
+    The defaults are for an encoder of texts only.
     """
 
     modalities: tuple[str, ...] = ("text",)
-    """What it encodes: ``text``, and ``image`` or ``audio``."""
+    """Supported modalities: ``text``, and ``image`` or ``audio``."""
     layered: bool = False
-    """Its folder is a Hugging Face text model, whose layers can be scored one by one."""
+    """The saved folder is a Hugging Face text model, so its layers can be evaluated separately."""
     logit_factor: Callable[[], float] | None = None
-    """The factor on cosines that the encoder has learned, where it has one."""
+    """Learned factor on cosine similarities, for encoders that have one."""
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest text and cut at `max_length` or the limit."""
+        """Tokenise texts, padded to the longest text of the batch.
+
+        Args:
+            texts: B texts.
+            max_length: Maximum number of tokens, at most the encoder's limit, which is the default.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, (B, L).
+        """
         raise NotImplementedError  # the interface: every encoder defines it
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Sentence vectors (B, d) of tokenised texts."""
+        """Encode tokenised texts.
+
+        Args:
+            batch: ``input_ids`` and ``attention_mask``, (B, L).
+
+        Returns:
+            Sentence vectors, (B, d).
+        """
         raise NotImplementedError  # the interface: every encoder defines it
 
     def save(self, folder: str) -> None:
@@ -62,58 +77,74 @@ class SentenceEncoder(nn.Module):
         raise NotImplementedError  # the interface: every encoder defines it
 
     def card(self, folder: Path) -> CardText:
-        """What the card of the model that was saved to `folder` says of it."""
+        """Return the text of the model card for the model that was saved to `folder`."""
         raise NotImplementedError  # the interface: every encoder defines it
 
     def stack(self) -> list[nn.Module]:
-        """The embeddings of its text transformer and then its layers, from the first to the last; none without one."""
+        """Return the embeddings and the layers of the text transformer, first to last; empty without a transformer."""
         return []
 
     def encode_items(self, items: Sequence[Any]) -> Tensor:
-        """Vectors (B, d) of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``."""
+        """Encode images or audio clips.
+
+        Args:
+            items: B images, uint8 (H, W, 3), or audio clips with ``samples`` (T,) and ``rate``.
+
+        Returns:
+            Vectors, (B, d).
+        """
         raise ValueError(f"this encoder takes {' and '.join(self.modalities)} only")
 
     def probe_items(self) -> tuple[list[Any], list[Any]]:
-        """Some items of the other modality, to compare an export by: as `encode_items` takes them and as
-        sentence-transformers does."""
+        """Return items of the other modality for a test of an export, for `encode_items` and for sentence-transformers."""
         return [], []
 
 
 class Settings(BaseModel):
-    """A frozen part of a recipe; unknown fields are refused."""
+    """Frozen part of a recipe; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AnyEncoderConfig(Settings):
-    """What every kind of encoder is asked before a run."""
+    """Settings of a sentence encoder of any kind."""
 
     kind: ClassVar[str]
-    """What methods call it that train such an encoder (`MethodConfig.encoder_kind`)."""
+    """Name of this kind of encoder, for methods that require it (`MethodConfig.encoder_kind`)."""
     layered: ClassVar[bool] = False
-    """Whether it has a transformer's layers, which a run can treat one by one and whose vectors an export can whiten."""
+    """True if the encoder is a transformer, so a run can set options per layer and an export can whiten its vectors."""
 
     def read(self) -> Any:
-        """What decides whether a method can train the encoder, such as its ``hidden_size``, from its files.
+        """Return the properties that methods check, such as ``hidden_size``, without loading weights.
 
-        Raises ValueError, which begins with the setting, when there is no such encoder.
+        Raises:
+            ValueError: If the encoder is not found or not supported. The message starts with the setting.
         """
         raise NotImplementedError  # the interface: every encoder defines it
 
     def load(self, places: Sequence[Path]) -> SentenceEncoder:
-        """The encoder itself; `places` are the folders in which a run leaves what it prepared."""
+        """Load the encoder; `places` are folders that may contain the output of `prepare`."""
         raise NotImplementedError  # the interface: every encoder defines it
 
     def prepare_cache_key(self) -> dict[str, Any] | None:
-        """Return the settings that decide, with sentences and seed, what `prepare` makes; None if it makes nothing."""
+        """Return the settings that, with sentences and seed, determine the output of `prepare`; None if it has no output."""
         return None
 
     def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
-        """Look at the sentences of a run, and make in `folder` what the encoder needs of them. Raises ValueError."""
+        """Check the sentences of a run, and write files that the encoder needs.
+
+        Args:
+            sentences: Function that returns an iterator over the sentences.
+            folder: Folder for the files.
+            seed: Random seed of the run.
+
+        Raises:
+            ValueError: If the encoder cannot encode the sentences.
+        """
 
 
 def usage(options: str = "") -> tuple[str, ...]:
-    """Python that encodes two texts with a model that is loaded with `options`."""
+    """Return Python code that loads a model with `options` and encodes two texts."""
     return (
         "from sentence_transformers import SentenceTransformer",
         "",
@@ -124,11 +155,11 @@ def usage(options: str = "") -> tuple[str, ...]:
 
 
 def shown(path: str) -> str:
-    """A path as it may be published: a name on the hub as it is, a folder of this machine by its last name."""
+    """Return a path without local folder names: a model ID unchanged, otherwise the name of the folder."""
     return Path(path).name if Path(path).is_absolute() else path
 
 
 def hub_names(paths: Sequence[str | None]) -> list[str]:
-    """Those that are names on the Hugging Face hub."""
+    """Return the paths that are model IDs on the Hugging Face Hub."""
     names = [path for path in dict.fromkeys(paths) if path]
     return [name for name in names if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", name) and not Path(name).exists()]

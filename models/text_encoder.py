@@ -1,4 +1,4 @@
-"""The text encoder that everything is about: a Hugging Face transformer, a pooling, perhaps a head."""
+"""Text encoder: a Hugging Face transformer, a pooling and optionally a head."""
 
 from __future__ import annotations
 
@@ -14,58 +14,65 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
+from multicse.models.hub_folders import has_pooler, languages_of
 from multicse.models.packing import Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
+from multicse.models.pretrained import ENCODER
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
+from multicse.models.st_modules import Conventions, make_modules, write_for_older
 from multicse.models.text_folders import (
-    Conventions,
     default_pooling,
     load_model,
-    make_modules,
     new_model,
     no_pooler,
     open_text_model,
     positions_of,
     prompt_length,
     set_dropouts,
-    write_for_older,
 )
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
+# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches can enter them.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
 
 TOKENIZING = threading.RLock()
-"""Held while a tokenizer is called: it keeps the length of its last call as state, and every stream has a thread of its own.
-One for all, since encoders are copied."""
+"""Lock around calls of a tokenizer, which stores the length of its last call, since every stream has its own thread. All
+encoders share one lock because encoders are copied."""
 
 
 class EncoderOutput(NamedTuple):
-    """pooled (B, d) before any head; tokens (B, L, d) of the last layer."""
+    """Output of `TextEncoder.outputs`."""
 
     pooled: Tensor
+    """Pooled states before the head, (B, d)."""
     tokens: Tensor
+    """Token states of the last layer, (B, L, d)."""
 
 
 class TextEncoder(SentenceEncoder):
-    """Sentences to vectors: transformer -> pooling -> head, if there is one -> unit length, if asked for.
+    """Encoder of sentences: transformer, pooling, optional head, optional scaling to unit length.
 
-    pooling, on the states of the last layer unless said otherwise:
+    Poolings use the states of the last layer, except for the two that average two layers:
 
     ========================  ===========================================================================
     ``cls``                   first token, then the head (Linear + tanh; a saved model's pooler)
     ``cls_before_pooler``     first token
     ``mean``, ``max``         over the tokens that are not padding
-    ``eot``                   last token that is not padding, where a causal model (CLIP) has read all
+    ``eot``                   last token that is not padding, for causal models (CLIP)
     ``avg_top2``              mean over tokens of the mean of the last two layers
     ``avg_first_last``        mean over tokens of the mean of embedding output and last layer (the published
-                              SimCSE numbers; later SimCSE code takes the first layer for the first)
+                              SimCSE numbers; later SimCSE code uses the first transformer layer instead)
     ========================  ===========================================================================
 
-    ``head_only_trains`` keeps the head out of what is evaluated and saved (SimCSE's ``mlp_only_train``).
+    Args:
+        model: Transformer of Hugging Face.
+        tokenizer: Its tokenizer.
+        pooling: Name of the pooling.
+        head: Head after the pooling. If None, pooled states are the vectors.
+        normalise: Scale vectors to unit length.
+        limit: Maximum number of tokens of a text. If None, the maximum of model and tokenizer.
     """
 
     layered = True
@@ -87,22 +94,23 @@ class TextEncoder(SentenceEncoder):
         self.config: PretrainedConfig = model.config
         self.head = head
         self.head_only_trains = False
+        """Use the head in training only, not in evaluation and in exports (SimCSE's ``mlp_only_train``)."""
         self.head_is_pooler = False
-        """The head is the pooler of a Hugging Face folder, perhaps of BERT's next-sentence task."""
+        """The head is the pooler of a Hugging Face folder, which may have been trained on next-sentence prediction."""
         self.origin: str | None = None
-        """Folder or hub name that configuration and tokenizer came from."""
+        """Folder or model ID of configuration and tokenizer."""
         self.path: str | None = None
-        """Folder that the weights came from; none: made anew."""
+        """Folder of the initial weights. If None, they were random."""
         self.projected = False
-        """That folder goes on to a projection into another modality's space, which `DualEncoder` reads."""
+        """The folder in `path` also contains a projection into a space shared with another modality; see `DualEncoder`."""
         self.limit = min(limit or 10**9, positions_of(model), tokenizer.model_max_length)
-        """Most tokens of one text, special tokens among them."""
+        """Maximum number of tokens of a text, including special tokens."""
         self.tokenizer.model_max_length = self.limit
         self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
         self.conventions = Conventions()
-        """What sentence-transformers does to texts before and after the model."""
+        """Settings of sentence-transformers for texts and vectors."""
         self.prompt_tokens = 0
-        """First tokens of every text that the pooling leaves out: those of a prompt that is not counted."""
+        """Number of initial tokens that the pooling excludes: the tokens of a prompt that is not pooled."""
 
     @classmethod
     def from_pretrained(
@@ -113,16 +121,23 @@ class TextEncoder(SentenceEncoder):
         attention_dropout: float | None = None,
         scratch: bool = False,
     ) -> TextEncoder:
-        """A Hugging Face or sentence-transformers folder, or a name on the hub, in float32, from safetensors only.
+        """Load a Hugging Face or sentence-transformers model in float32, from safetensors only.
 
-        Of a CLIP or CLAP folder its text half. Without `pooling`, a sentence-transformers folder says it, and anything
-        else gets ``mean`` (CLIP ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if it has one.
-        `scratch` takes configuration and tokenizer and makes the weights anew, from torch's random numbers. Raises
-        ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
-        not.
+        For a CLIP or CLAP model, its text transformer is loaded.
+
+        Args:
+            path: Folder or model ID.
+            pooling: Name of the pooling. If None, a sentence-transformers folder defines it; other models get ``mean``
+                (CLIP ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if it has one.
+            hidden_dropout: Dropout in the layers. If None, the model's own.
+            attention_dropout: Dropout of the attention weights. If None, the model's own.
+            scratch: Use configuration and tokenizer only, and initialise the weights with torch's random generator.
+
+        Raises:
+            ValueError: If the model is not found, has no safetensors, or has unsupported sentence-transformers modules.
         """
         try:
-            ENCODER.folder(path, weights=not scratch)  # of the hub, fetched before it is read
+            ENCODER.folder(path, weights=not scratch)  # downloads a model of the Hub before it is read
             folder, saved, config, tokenizer = open_text_model(path, scratch, fetched=True)
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or default_pooling(config)
@@ -149,32 +164,46 @@ class TextEncoder(SentenceEncoder):
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling = "mean") -> TextEncoder:
-        """The same with random weights: for pretraining and tests."""
+        """Return an encoder with random weights, for pretraining and tests.
+
+        Args:
+            config: Configuration of the transformer.
+            tokenizer: Its tokenizer.
+            pooling: Name of the pooling.
+        """
         return cls(new_model(config), tokenizer, pooling)
 
     @property
     def hidden_size(self) -> int:
-        """Width of the transformer."""
+        """Return the width of the transformer."""
         return self.config.hidden_size
 
     @property
     def embeddings(self) -> nn.Module:
-        """The module that makes layer 0 of token ids: words, positions, types, LayerNorm. Raises ValueError without one."""
+        """Return the module of layer 0: embeddings of words, positions and types, and LayerNorm.
+
+        Raises:
+            ValueError: If the model type has no such module.
+        """
         module = getattr(self.model, "embeddings", None)
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f"encoder.path: a {self.config.model_type!r} model has no module `embeddings` that could be frozen; choose "
-                "a model that has, such as BERT, RoBERTa, XLM-R, DistilBERT, DeBERTa, MPNet or ELECTRA"
+                "a model such as BERT, RoBERTa, XLM-R, DistilBERT, DeBERTa, MPNet or ELECTRA"
             )
         return module
 
     def stack(self) -> list[nn.Module]:
+        """Return the embeddings and the layers of the transformer."""
         return [self.embeddings, *layer_stack(self.model)]
 
     def add_head(self, only_trains: bool) -> None:
-        """Put a fresh `Head` behind the pooling, or keep that of a saved sentence encoder. See `head_only_trains`.
+        """Add a new `Head` after the pooling, or keep the head of a saved sentence encoder.
 
-        A Hugging Face folder's own pooler is not kept: SimCSE builds BERT without it.
+        The pooler of a Hugging Face folder is replaced, since SimCSE builds BERT without its pooler.
+
+        Args:
+            only_trains: Use the head in training only; see `head_only_trains`.
         """
         if self.head is None or self.head_is_pooler:
             self.head, self.head_is_pooler = Head(self.hidden_size), False
@@ -183,17 +212,32 @@ class TextEncoder(SentenceEncoder):
             self.pooling = "cls"
 
     def project(self, pooled: Tensor) -> Tensor:
-        """The head's output (B, d) in training; `pooled` itself where there is no head."""
+        """Apply the head, as in training.
+
+        Args:
+            pooled: Pooled states, (B, d).
+
+        Returns:
+            Output of the head, (B, d); `pooled` itself without a head.
+        """
         return pooled if self.head is None else self.head(pooled)
 
     def tokenize(
         self, texts: list[str], max_length: int | None = None, spans: Sequence[tuple[int, int] | None] | None = None
     ) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`.
+        """Tokenise texts, padded to the longest text of the batch.
 
-        With `spans`, for every text the first character of a word and the one after its last, or None: also ``word_mask``
-        (B, L) int64, 1 at the tokens that hold characters of the word; all 0 without a word, for an empty one, and where it
-        was cut off. That takes a fast tokenizer; transformers raises NotImplementedError for others.
+        Args:
+            texts: B texts.
+            max_length: Maximum number of tokens, at most `limit`, which is the default.
+            spans: For every text the position of the first character of a word and of the one after its last, or None.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, (B, L). With `spans` also ``word_mask``, (B, L) int64: 1 for tokens with
+            characters of the word; all 0 if the span is None or empty, or the word was truncated.
+
+        Raises:
+            NotImplementedError: With `spans`, if the tokenizer is not a fast one.
         """
         limit, prompt = min(max_length or self.limit, self.limit), self.conventions.prompt
         with TOKENIZING:
@@ -214,14 +258,29 @@ class TextEncoder(SentenceEncoder):
         return tokens
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
+        """Return the sentence vectors that are evaluated and that a saved folder gives.
+
+        Args:
+            batch: ``input_ids`` and ``attention_mask``, (B, L).
+
+        Returns:
+            Vectors, (B, d).
+        """
         vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled
         vectors = vectors if self.head_only_trains else self.project(vectors)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
     def pooled(self, input_ids: Tensor, attention_mask: Tensor, host_mask: Tensor | None = None) -> Tensor:
-        """``outputs(...).pooled`` (B, d); of CLIP's text transformer the last layer is computed for one token of each text
-        only."""
+        """Return the pooled states. CLIP's text transformer computes its last layer for one token per text only.
+
+        Args:
+            input_ids: Token IDs, (B, L).
+            attention_mask: 1 for tokens, 0 for padding, (B, L).
+            host_mask: Copy of the mask on the CPU, (B, L), which avoids a synchronisation with the GPU.
+
+        Returns:
+            ``outputs(...).pooled``, (B, d).
+        """
         if self.pooling != "eot" or self.config.model_type != "clip_text_model" or not layers_can_pack(self.model):
             return self.outputs(input_ids, attention_mask, host_mask=host_mask).pooled
         packing = Packing(attention_mask, host_mask)
@@ -242,13 +301,19 @@ class TextEncoder(SentenceEncoder):
         padding: bool = False,
         host_mask: Tensor | None = None,
     ) -> EncoderOutput:
-        """Everything the transformer says about one of three inputs.
+        """Run the transformer on one of three inputs: token IDs, word embeddings or patches.
 
-        input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
-        stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two, and so does `host_mask` (B, L), the mask on the CPU: with it a GPU is
-        not waited for. `padding` asks for the states of padding too, which otherwise mean nothing and cost nothing
-        (`token_states`). Only models in `STACKS` take patches.
+        Args:
+            input_ids: Token IDs, (B, L).
+            attention_mask: 1 for tokens, 0 for padding, (B, L), for the first two inputs. If None, nothing is padding.
+            inputs_embeds: Vectors in place of word embeddings, (B, L, d).
+            patches: Vectors that enter the first layer directly, (B, L, d): without the text's position and type
+                embeddings, LayerNorm and dropout, and without a mask. Only for model types in `STACKS`.
+            padding: Compute the states of padding, too. Otherwise they are undefined and cost nothing (`token_states`).
+            host_mask: Copy of the mask on the CPU, (B, L), which avoids a synchronisation with the GPU.
+
+        Returns:
+            Pooled states, (B, d), and token states, (B, L, d).
         """
         layers, prompt = self.pooling in AVERAGED, 0 if patches is not None else self.prompt_tokens
         if patches is not None:
@@ -259,12 +324,12 @@ class TextEncoder(SentenceEncoder):
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
         else:
             given = input_ids if inputs_embeds is None else inputs_embeds
-            assert given is not None  # one of the three
+            assert given is not None  # exactly one input is given
             mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
             if padding:
                 seen = mask
                 if can_pack(self.model) and mask.device.type != "cpu":
-                    # Of a mask (B, L) transformers would wait to see whether all of it is 1.
+                    # With a mask (B, L) transformers would wait for the GPU to check whether all values are 1.
                     seen = (mask != 0)[:, None, None].expand(-1, 1, mask.shape[1], -1)
                 out = self.model(**model_kwargs(given), attention_mask=seen, output_hidden_states=layers)
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
@@ -273,10 +338,10 @@ class TextEncoder(SentenceEncoder):
         return EncoderOutput(pool(tokens, hidden, without_prompt(mask, prompt), self.pooling), tokens)
 
     def save(self, folder: str) -> None:
-        """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.
+        """Write a folder that `SentenceTransformer`, also version 5, and ``AutoModel.from_pretrained`` load.
 
-        With pooling ``cls`` and a head, the head is saved as the model's pooler too, where its type has one, so that
-        ``pooler_output`` is the sentence vector (the released SimCSE's convention). Any other pooler is of zeros.
+        With pooling ``cls`` and a head, the head is also saved as the model's pooler if the model type has one, so that
+        ``pooler_output`` is the sentence vector, as in the released SimCSE. Otherwise the pooler is saved as zeros.
         """
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer import modules as st
@@ -287,7 +352,7 @@ class TextEncoder(SentenceEncoder):
             pooler = {f"pooler.dense.{name}": weight for name, weight in head.linear.state_dict().items()}
         model = merged(self.model)
         weights = {name: t.detach().cpu().contiguous() for name, t in {**model.state_dict(), **pooler}.items()}
-        model.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
+        model.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers reads it
         model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         own = self.conventions
@@ -297,7 +362,7 @@ class TextEncoder(SentenceEncoder):
         write_for_older(Path(folder), own.do_lower_case)
 
     def card(self, folder: Path) -> CardText:
-        """What a model card says of it."""
+        """Return the text of the model card."""
         initialised_from = f"Trained from `{shown(self.origin or 'unknown')}`"
         if self.path is None:
             of = "" if self.origin is None else f", with the tokenizer of `{shown(self.origin)}`"
@@ -307,16 +372,16 @@ class TextEncoder(SentenceEncoder):
             initialised_from=initialised_from,
             usage=usage(),
             notes="`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in "
-            "`modules.json`. A further run starts from it with `--encoder.path`.",
+            "`modules.json`. To continue training, start a run with `--encoder.path`.",
             bases=() if self.path is None else (self.origin,),
             languages=languages_of(self.path),
         )
 
 
 def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tensor:
-    """int64 (B, L): 1 where a token's characters, offsets (B, L, 2), and those of its text's span overlap.
+    """Return a mask, (B, L) int64: 1 if the characters of a token, offsets (B, L, 2), overlap with the span of its text.
 
-    Overlap, since byte-level tokenizers may count the space before a word as the token's; special tokens have none.
+    Tokens need not be inside the span, since byte-level tokenizers may add the preceding space. Special tokens are empty.
     """
     first, last = offsets.unbind(-1)
     start, stop = torch.tensor([span or (0, 0) for span in spans], dtype=offsets.dtype).view(-1, 2, 1).unbind(1)
@@ -324,30 +389,31 @@ def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tens
 
 
 def is_bert_pooler(head: Head) -> bool:
-    """Whether a head has the form of BERT's pooler."""
+    """Return True if a head has the form of BERT's pooler."""
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
 
 
 class EncoderConfig(AnyEncoderConfig):
-    """The sentence encoder a run starts from."""
+    """Sentence encoder that a run starts from."""
 
     kind: ClassVar[str] = "transformer"
     layered: ClassVar[bool] = True
 
     path: str
-    """A Hugging Face or sentence-transformers folder, or a hub name."""
+    """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
     pooling: Pooling | None = None
-    """How token vectors become a sentence vector; none: as the folder says, else mean (CLIP: eot)."""
+    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder, otherwise mean (CLIP: eot)."""
     scratch: bool = False
-    """Take configuration and tokenizer of the path and make the weights anew, from the run's seed."""
+    """Use configuration and tokenizer of the path, and initialise the weights randomly with the run's seed."""
     hidden_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
+    """Dropout in the layers, which creates the two views of a sentence. If None, the model's own (BERT: 0.1)."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of the attention weights; none: the model's own."""
+    """Dropout of the attention weights. If None, the model's own."""
     lora: LoRASettings = LoRASettings()
-    """Small matrices that are trained in place of the transformer's weights; an export has them merged in."""
+    """Low-rank adapters, trained instead of the transformer's weights; they are merged into exports."""
 
     def read(self) -> PretrainedConfig:
+        """Read the configuration of the transformer and check the folder."""
         try:
             *_, config, _ = open_text_model(self.path, self.scratch)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
@@ -358,6 +424,7 @@ class EncoderConfig(AnyEncoderConfig):
         return config
 
     def load(self, places: Sequence[Path]) -> TextEncoder:
+        """Load the transformer and add adapters."""
         encoder = TextEncoder.from_pretrained(
             self.path,
             pooling=self.pooling,

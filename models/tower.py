@@ -1,12 +1,11 @@
-"""What the towers beside the text encoder have in common: inputs of one shape, a configuration, a folder of weights.
+"""Interface of towers, the encoders of images or audio next to the text encoder, and of their settings.
 
-The transformers among them are Hugging Face's, from a configuration or from a folder; their weights keep their names, under
-``model``.
+Transformer towers are models of Hugging Face, created from a configuration or a folder. Their weights keep their names, with
+the prefix ``model``.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,100 +13,130 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.models.hub_folders import TOWER, half, has_pooler, model_class
+from multicse.models.hub_folders import half, has_pooler, model_class, read_json
+from multicse.models.pretrained import TOWER
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Modality = Literal["image", "audio"]
 Projection = Literal["linear", "mlp"]
-"""What leads from a tower into the common space."""
+"""Kind of projection from a tower into the shared space."""
 
 
 class Tower(nn.Module):
-    """Images (B, 3, size, size), or spectrograms (B, frames, bins), to vectors (B, width)."""
+    """Encoder of images or spectrograms.
+
+    Args:
+        model: Network, a transformers model if possible.
+        width: Dimension of the vectors.
+        shape: Shape of one item: (3, size, size) or (frames, bins).
+    """
 
     projects: bool = False
-    """The vectors are in the common space already, so that no projection follows."""
+    """The vectors are already in the shared space, so no projection follows."""
 
     def __init__(self, model: Any, width: int, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.model = model
-        """What it is made of; a transformers model where there is one."""
         self.width = width
-        """Length of a vector."""
         self.shape = shape
-        """Of one item: (3, size, size) or (frames, bins)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the vectors of items of this shape."""
+        """Encode items.
+
+        Args:
+            x: Images (B, 3, size, size), or spectrograms (B, frames, bins).
+
+        Returns:
+            Vectors, (B, width).
+        """
         raise NotImplementedError  # the interface: every tower defines it
 
 
 class TowerConfig(BaseModel):
-    """Settings of a tower. `path`, where a kind has it, is a folder or hub name whose weights it begins with."""
+    """Settings of a tower. Kinds with a `path` can start from the weights of a folder or model ID."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     modality: ClassVar[Modality]
     batch_norm: ClassVar[bool] = False
-    """Whether BatchNorm mixes the items of a batch."""
+    """The tower contains BatchNorm, so vectors depend on the batch in training."""
 
     def check(self) -> None:
-        """Raise ValueError for sizes that do not fit together, or a folder that cannot be used; loads no weights."""
+        """Check the settings without loading weights.
+
+        Raises:
+            ValueError: If sizes do not match, or the folder cannot be used.
+        """
         try:
             config = self.config()
-            with torch.device("meta"):  # nothing but shapes
+            with torch.device("meta"):  # shapes only
                 tower = self.wrap(self.new(config, 8)).eval()
                 tower(torch.empty(2, *tower.shape))
-        except Exception as error:  # the libraries raise a dozen kinds for sizes that cannot be
+        except Exception as error:  # the libraries raise a dozen kinds for invalid sizes
             if str(error).startswith("method.tower."):
                 raise
-            what = " ".join(str(error).split())
+            reason = " ".join(str(error).split())
             given = ", ".join(f"{name} {value}" for name, value in self.model_dump(exclude={"kind", "input"}).items())
             raise ValueError(
-                f"method.tower: a model of these sizes cannot be, or cannot take its input: {what} ({given})"
+                f"method.tower: invalid model dimensions, or dimensions that do not match the input: {reason} ({given})"
             ) from error
 
     def build(self, embed_dim: int) -> Tower:
-        """The tower: vectors of its own width, for a projection, or where it projects itself of length `embed_dim`.
+        """Build the tower and load its weights.
 
-        Raises ValueError when the folder cannot be used or lacks weights.
+        Args:
+            embed_dim: Dimension of the shared space, for towers that project themselves.
+
+        Raises:
+            ValueError: If the folder cannot be used or lacks weights.
         """
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
-        parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
+        parts = {r"^(vision_model|audio_model)\.": ""}  # a CLIP or CLAP model, or one of its towers with a projection
         folder = half(TOWER.folder(path), self.modality)
         model, _ = TOWER.load(model_class(config), path, folder, config, key_mapping=parts, **_unpooled(config))
         return self.wrap(model)
 
     def config(self) -> Any:
-        """The configuration of the model: the folder's, after a check, or one of these settings."""
+        """Return the configuration of the model: read from the folder and checked, or created from these settings."""
         raise NotImplementedError  # the interface: every kind defines it
 
     def new(self, config: Any, embed_dim: int) -> Any:
-        """A model of the configuration, as transformers draws its weights."""
+        """Create a model with random weights.
+
+        Args:
+            config: Configuration of the model.
+            embed_dim: Dimension of the shared space, for towers that project themselves.
+        """
         return model_class(config)(config, **_unpooled(config))
 
     def initialised(self, model: Any) -> Any:
-        """A new model, its weights drawn again where the papers' differ from those of transformers."""
+        """Initialise a new model as in the papers if transformers does it differently, and return it."""
         return model
 
     def wrap(self, model: Any) -> Tower:
-        """The tower around its model."""
+        """Return the tower for a model."""
         raise NotImplementedError  # the interface: every kind defines it
 
 
 def _unpooled(config: PretrainedConfig) -> dict[str, Any]:
-    """How to build a model without the pooler that it may have."""
+    """Return the options to create a model without its pooler."""
     return {"add_pooling_layer": False} if has_pooler(config) else {}
 
 
 def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:
-    """The configuration in a folder, of a whole CLIP or CLAP that of its half.
+    """Read the configuration of a tower from a folder.
 
-    Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
+    Args:
+        path: Folder or model ID.
+        kinds: Supported model types.
+        modality: Modality of the tower, which selects a part of a CLIP or CLAP model.
+
+    Raises:
+        ValueError: If no configuration or safetensors are found, or the model type is not supported.
     """
     from transformers import AutoConfig
 
@@ -122,26 +151,32 @@ def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> Pretr
         )
     if Path(path).is_dir() and not list(folder.glob("*.safetensors")):
         TOWER.refuse_unreadable(path, folder)
-        raise TOWER.cannot_load(path, FileNotFoundError("it has no safetensors file"))
+        raise TOWER.cannot_load(path, FileNotFoundError("no safetensors file found"))
     halves = {"clip": "vision_config", "clap": "audio_config"}
     return getattr(config, halves[config.model_type]) if config.model_type in halves else config
 
 
 def check_preprocessor(path: str, modality: Modality, ours: dict[str, tuple[str, Any]]) -> None:
-    """Raise ValueError when a folder says that its inputs are made in another way than the settings do.
+    """Check that inputs are prepared as the preprocessor of a folder specifies.
 
-    ours: setting below ``method.tower`` -> what the folder's preprocessor calls it, and its value here.
+    Args:
+        path: Folder or model ID.
+        modality: Modality of the tower.
+        ours: For each setting below ``method.tower``, its name in the preprocessor and its value in the recipe.
+
+    Raises:
+        ValueError: If a value differs.
     """
     folder = half(TOWER.folder(path, weights=False), modality)
     theirs: dict[str, Any] = {}
     for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
-        found = json.loads(file.read_text()) if file.is_file() else {}
-        # A processor's file has that of its parts inside.
+        found = read_json(file) if file.is_file() else {}
+        # The file of a processor contains the settings of its parts.
         theirs |= found | found.get("image_processor", {}) | found.get("feature_extractor", {})
     for setting, (name, value) in ours.items():
-        said = theirs.get(name)
-        if said is not None and not torch.allclose(torch.tensor(said).float(), torch.tensor(value).float(), rtol=1e-3):
+        their = theirs.get(name)
+        if their is not None and not torch.allclose(torch.tensor(their).float(), torch.tensor(value).float(), rtol=1e-3):
             raise ValueError(
-                f"method.tower.{setting}: {value}, and the preprocessor of {path!r} says {name} {said}; the weights expect "
-                "that, so give the same here and in the stream's input"
+                f"method.tower.{setting}: {value}, but the preprocessor of {path!r} has {name} {their}, which the weights "
+                "expect; use this value here and in the input of the stream"
             )

@@ -1,6 +1,6 @@
-"""The towers beside the text encoder: those of images, and the union of all kinds.
+"""Image towers: CLIP's vision transformer and modified ResNet (Radford et al. 2021), and other vision transformers.
 
-Images to vectors: CLIP's vision transformer and modified ResNet (Radford et al. 2021), and other vision transformers.
+Also contains the union of all kinds of towers.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocess
 class ViTTower(TowerConfig):
     """CLIP's vision transformer; the defaults are ViT-B/32.
 
-    `path` is a folder or hub name of CLIP (its image half) or of another vision encoder with a CLS token: ViT, DeiT, DINOv2.
-    Its sizes and activations then come from there, and `input` must fit them; patch_size, width, layers and heads are not
-    read.
+    `path` is a folder or model ID of CLIP, or of a vision encoder with a CLS token: ViT, DeiT, DINOv2. It defines sizes and
+    activations, which `input` must match; patch_size, width, layers and heads are then not used.
     """
 
     modality: ClassVar[Modality] = "image"
@@ -33,20 +32,21 @@ class ViTTower(TowerConfig):
     """Kind of the tower; fixed, since its other settings belong to it."""
     input: ImageInput = ImageInput()
     patch_size: int = Field(32, gt=0)
-    """Pixels of a patch's side."""
+    """Height and width of a patch in pixels."""
     width: int = Field(768, gt=0)
-    """Dimensions of the hidden states; the heads divide them."""
+    """Dimension of the hidden states; a multiple of the heads."""
     layers: int = Field(12, gt=0)
-    """Transformer layers, one after the other."""
+    """Number of transformer layers."""
     heads: int = Field(12, gt=0)
-    """Attention heads of each layer."""
+    """Attention heads per layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of the attention in training; CLIP has none."""
+    """Dropout of the attention weights in training; CLIP uses 0."""
     path: str | None = None
-    """Folder or hub name of a pretrained tower; none: fresh weights."""
+    """Folder or model ID of a pretrained tower. If None, weights are initialised randomly."""
 
     def config(self) -> Any:
-        from transformers import CLIPVisionConfig  # here: a third of a second, which --help need not wait for
+        """Return the configuration of the vision transformer."""
+        from transformers import CLIPVisionConfig  # here: takes a third of a second, too long for --help
 
         if self.path is None:
             if self.input.size % self.patch_size:
@@ -74,16 +74,18 @@ class ViTTower(TowerConfig):
         return config
 
     def initialised(self, model: Any) -> Any:
+        """Initialise the vision transformer as in OpenAI's code."""
         init_clip_vision(model)
         return model
 
     def wrap(self, model: Any) -> Tower:
+        """Return the tower for CLIP's or another vision transformer."""
         kind = CLIPVision if model.config.model_type == "clip_vision_model" else CLSVision
         return kind(model, model.config.hidden_size, (3, self.input.size, self.input.size))
 
 
 class ResNetTower(TowerConfig):
-    """CLIP's modified ResNet; the defaults are RN50, from scratch. Its attention pool is its projection."""
+    """CLIP's modified ResNet with random weights; the defaults are RN50. Its attention pooling is the projection."""
 
     modality: ClassVar[Modality] = "image"
     batch_norm: ClassVar[bool] = True
@@ -92,24 +94,28 @@ class ResNetTower(TowerConfig):
     """Kind of the tower; fixed, since its other settings belong to it."""
     input: ImageInput = ImageInput()
     width: int = Field(64, gt=0)
-    """Channels behind the stem, even."""
+    """Channels after the stem, an even number."""
     blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (3, 4, 6, 3)
-    """Bottleneck blocks of each stage."""
+    """Bottleneck blocks per stage."""
 
     def config(self) -> None:
+        """Return None, since the ResNet is not a model of transformers."""
         return None
 
     def new(self, config: None, embed_dim: int) -> ModifiedResNet:
+        """Return a ResNet with random weights and vectors of dimension `embed_dim`."""
         return ModifiedResNet(embed_dim, self.input.size, self.width, self.blocks)
 
     def wrap(self, model: ModifiedResNet) -> Tower:
+        """Return the tower for a ResNet."""
         return ResNet(model, model.attnpool.project.out_features, (3, model.size, model.size))
 
 
 class CLIPVision(Tower):
-    """CLIP's vision transformer: the CLS token of the last layer, normalised."""
+    """CLIP's vision transformer, pooled by the CLS token of the last layer after LayerNorm."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Encode images (B, 3, size, size) to vectors (B, width)."""
         states = self.model.pre_layrnorm(self.model.embeddings(x))
         *layers, last = self.model.encoder.layers
         for layer in layers:
@@ -119,26 +125,28 @@ class CLIPVision(Tower):
 
 
 class CLSVision(Tower):
-    """Another vision transformer: the CLS token of its output."""
+    """Vision transformer other than CLIP's, pooled by the CLS token of its output."""
 
     def __init__(self, model: Any, width: int, shape: tuple[int, ...]) -> None:
         super().__init__(model, width, shape)
         for name, parameter in model.named_parameters():
-            if name.endswith("mask_token"):  # for pretraining by masks; an optimizer must not wait for its gradient
+            if name.endswith("mask_token"):  # for masked pretraining only; it gets no gradient
                 parameter.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Encode images (B, 3, size, size) to vectors (B, width)."""
         return self.model(pixel_values=x).last_hidden_state[:, 0]
 
 
 class ResNet(Tower):
-    """CLIP's modified ResNet."""
+    """CLIP's modified ResNet with attention pooling."""
 
     projects = True
 
     def forward(self, x: Tensor) -> Tensor:
+        """Encode images (B, 3, size, size) to vectors (B, width)."""
         return self.model(x)
 
 
 AnyTower = Annotated[ViTTower | ResNetTower | HTSATTower | ASTTower, Field(discriminator="kind")]
-"""Any tower, by its `kind`."""
+"""Settings of any tower, identified by `kind`."""

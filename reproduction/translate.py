@@ -92,7 +92,7 @@ def translator(option: str, name: str, settings: Translate) -> Callable[[Sequenc
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-    from multicse.models.hub_folders import PretrainedRef
+    from multicse.models.pretrained import PretrainedRef
 
     saved = PretrainedRef(option, tokenizer=True, kind="AutoModelForSeq2SeqLM")
     folder = saved.folder(name)

@@ -1,4 +1,4 @@
-"""Untrained baselines: poolings of any layers of a transformer, whitening."""
+"""Baselines without training: poolings over any layers of a transformer, and whitening."""
 
 from __future__ import annotations
 
@@ -17,38 +17,43 @@ from multicse.models.pooling import pool
 
 logger = logging.getLogger(__name__)
 
-Single = Literal["cls", "mean", "max"]  # how the tokens of one layer become one vector
+Single = Literal["cls", "mean", "max"]  # poolings of the tokens of one layer
 SINGLE: tuple[Single, ...] = get_args(Single)
 NAMES = ["last2", "first-last", "first1-last"]
 _LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
 
-States = Sequence[Tensor]  # of l layers: l + 1 tensors (B, T, d), the first of them the embedding output
+States = Sequence[Tensor]  # embedding output and states of l layers: l + 1 tensors (B, T, d)
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
 POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {}
-"""Poolings of plugins: a pattern of their names -> what makes one for a match and a number of layers."""
+"""Poolings of plugins: pattern of the name, and function of the match and the number of layers that returns a pooling."""
 
 
 def is_layer_pooling(name: str) -> bool:
-    """Whether `name` is one of the poolings over layers: ``layer<k>-cls|mean|max``, ``last2``, ..., or one of a plugin."""
+    """Return True if `name` is a pooling of `layer_pooling` or of a plugin."""
     load_plugins()
     patterns = (_LAYER.pattern, *POOLINGS)
     return name in NAMES or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def layer_pooling(name: str, depth: int) -> Pool:
-    """The pooling `name` for a model of `depth` layers.
+    """Return a pooling over hidden states by its name.
 
     ``layer<k>-cls|mean|max``  one layer; k = 0 is the embedding output, k = `depth` the last layer
     ``last2``                  mean over tokens of the average of the last two layers
     ``first-last``             ... of the embedding output and the last layer (the published "first-last" numbers)
-    ``first1-last``            ... of the first transformer layer and the last (what SimCSE's code computes today)
+    ``first1-last``            ... of the first and the last transformer layer (as in SimCSE's current code)
 
-    `is_layer_pooling` knows the names. Raises EvaluationError for a layer that the model does not have.
+    Args:
+        name: Name for which `is_layer_pooling` is True.
+        depth: Number of layers of the model.
+
+    Raises:
+        EvaluationError: If the model does not have the layer.
     """
     if found := _LAYER.fullmatch(name):
         layer, how = int(found[1]), next(how for how in SINGLE if how == found[2])
         if layer > depth:
-            raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
+            raise EvaluationError(f"pooling {name!r}: layer {layer} does not exist; choose 0 (embedding output) to {depth}")
         return lambda states, mask: pool(states[layer], (), mask, how)
     for pattern, make in POOLINGS.items():
         if match := re.fullmatch(pattern, name):
@@ -62,23 +67,29 @@ def layer_pooling(name: str, depth: int) -> Pool:
 
 
 class PostProcessed:
-    """An encoder whose vectors pass through a map that was fitted on `sentences`, each distinct one counted once.
+    """Encoder with a map of its vectors that is fitted on distinct sentences.
 
-    The map is (x - `mean`) `matrix` of vectors x (N, d), unless `transform` says otherwise.
+    Vectors of these sentences are stored, so that an evaluation on the same sentences does not encode them again.
 
-    `source` says in `protocol` where they come from. Vectors of the fitted sentences are kept, so that scoring the
-    same sentences does not encode them again.
+    Args:
+        encoder: Encoder.
+        sentences: Sentences to fit on; duplicates are ignored.
+        label: Name of the map.
+        source: Description of the sentences in `protocol`.
+
+    Raises:
+        EvaluationError: If there are fewer than 2 distinct sentences.
     """
 
     mean: np.ndarray
+    """Vector that is subtracted, (d,)."""
     matrix: np.ndarray
+    """Matrix of the map, (d, k)."""
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], label: str, source: str) -> None:
         distinct = list(dict.fromkeys(sentences))
         if len(distinct) < 2:
-            raise EvaluationError(
-                f"{label} is fitted on sentences and needs at least 2 distinct ones; {len(distinct)} given"
-            )
+            raise EvaluationError(f"{label} needs at least 2 distinct sentences to fit on; {len(distinct)} given")
         self.encoder = encoder
         self.label = label
         self.encoded = Encoded(encoder, distinct)
@@ -88,30 +99,60 @@ class PostProcessed:
 
     @property
     def hash(self) -> str | None:
-        """sha256 of the model's files; what was fitted follows from them, `protocol` and the sentences."""
+        """Return the SHA-256 of the model's files. With `protocol` and the sentences they determine the map."""
         return getattr(self.encoder, "hash", None)
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """The encoder's own, and what was fitted on what."""
+        """Return the protocol of the encoder, with the map and the sentences it was fitted on."""
         inner = getattr(self.encoder, "protocol", {})
         return {**inner, "post_processing": self.label, "fitted_on": self.fitted_on}
 
     def transform(self, vectors: np.ndarray) -> np.ndarray:
-        """The fitted map of vectors (N, d)."""
+        """Apply the fitted map, (x - mean) matrix.
+
+        Args:
+            vectors: Vectors, (N, d).
+
+        Returns:
+            Vectors, (N, k).
+        """
         return (vectors - self.mean) @ self.matrix
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Vectors (N, k), float32, of N texts."""
+        """Encode N texts and apply the map.
+
+        Args:
+            items: N texts.
+            modality: Only ``text``.
+
+        Returns:
+            Vectors, (N, k), float32.
+
+        Raises:
+            EvaluationError: For a modality other than text.
+        """
         if modality != "text":
-            raise EvaluationError(f"{self.label} was fitted on texts; modality {modality!r} was asked for")
+            raise EvaluationError(f"{self.label} supports only texts, not modality {modality!r}; remove +{self.label}")
         vectors = self.encoded.encode(items)
         return self.transform(vectors).astype(np.float32) if len(vectors) else vectors
 
 
 class Centred(PostProcessed):
-    """Whitening's cheaper kin: the mean taken off (``centring``); then each dimension brought to variance 1
-    (``standardise``), or the first d / 100 principal axes left out (``all-but-the-top``, Mu and Viswanath 2018)."""
+    """Simpler alternatives to whitening, which all subtract the mean.
+
+    ``centring`` does nothing else, ``standardise`` scales each dimension to variance 1, and ``all-but-the-top`` removes the
+    first d / 100 principal axes.
+
+    Args:
+        encoder: Encoder.
+        sentences: Sentences to fit on.
+        how: ``centring``, ``standardise`` or ``all-but-the-top``.
+        source: Description of the sentences in `protocol`.
+
+    References:
+        Mu and Viswanath, All-but-the-Top, ICLR 2018.
+    """
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], how: str, *, source: str = "given") -> None:
         super().__init__(encoder, sentences, how, source)
@@ -127,13 +168,22 @@ class Centred(PostProcessed):
 
 
 class Whitened(PostProcessed):
-    """Whitening (Su et al. 2021): mean taken off, rotated to the principal axes, each brought to variance 1.
+    """PCA whitening: centre vectors, rotate them to the principal axes and scale each axis to variance 1.
 
-    `dimensions` keeps the first k axes. Axes along which the sentences do not vary (the last LayerNorm of a BERT leaves
-    one; fewer sentences than dimensions leave many) are left out: dividing by their spread would blow up rounding
-    errors. A line in the log says how many.
+    Axes without variance are removed and logged, since scaling them would amplify rounding errors. The last LayerNorm of
+    BERT creates one such axis, fewer sentences than dimensions create many.
 
-    Raises EvaluationError when there are fewer than `dimensions` axes.
+    Args:
+        encoder: Encoder.
+        sentences: Sentences to fit on.
+        dimensions: Number of principal axes that are kept. If None, all with variance.
+        source: Description of the sentences in `protocol`.
+
+    Raises:
+        EvaluationError: If fewer than `dimensions` axes have variance.
+
+    References:
+        Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.
     """
 
     def __init__(
@@ -143,17 +193,17 @@ class Whitened(PostProcessed):
 
         super().__init__(encoder, sentences, f"whitening{'' if dimensions is None else dimensions}", source)
         if dimensions is not None and dimensions < 1:
-            raise EvaluationError(f"whitening to {dimensions} dimensions; at least 1 is needed")
+            raise EvaluationError(f"+whitening{dimensions}: the number of dimensions must be at least 1")
         fitted = PCA(svd_solver="covariance_eigh").fit(self.encoded.vectors.astype(np.float64))
         self.mean, values, width = fitted.mean_, fitted.explained_variance_, len(fitted.mean_)
         rank = int((values > 1e-10 * values[0]).sum()) if values[0] > 0 else 0
         if rank < (dimensions or 1):
             raise EvaluationError(
                 f"{self.label}: {len(self.encoded.vectors):,} sentences vary along {rank} of {width} dimensions; "
-                "ask for fewer dimensions, or fit on more sentences"
+                "choose fewer dimensions, or fit on more sentences"
             )
         if dimensions is None and rank < width:
-            logger.info("whitening keeps %d of %d dimensions; the sentences do not vary along the rest", rank, width)
+            logger.info("whitening keeps %d of %d dimensions; the other dimensions have no variance", rank, width)
         kept = dimensions or rank
         self.fitted_on["dimensions"] = kept
         self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])

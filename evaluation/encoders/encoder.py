@@ -1,7 +1,7 @@
-"""Encoders: a folder on disk, or a module in training, behind one `encode`.
+"""Encoders: a module in training or a folder on disk, with one `encode` method.
 
-Texts are sorted by length, tokenised once, and packed into batches of a fixed number of tokens, so that little is
-spent on padding: many short texts make a batch, or a few long ones.
+Texts are sorted by length, tokenised once, and batched by a maximum number of tokens to reduce padding: a batch contains
+many short texts or a few long ones.
 """
 
 from __future__ import annotations
@@ -24,35 +24,42 @@ from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.encoders.folders import refuse_random
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
-from multicse.models.hub_folders import EVALUATED, WEIGHTS, load_saved
+from multicse.models.hub_folders import WEIGHTS, load_saved
 from multicse.models.pooling import MODES
+from multicse.models.pretrained import EVALUATED
 from multicse.models.text_folders import default_pooling, positions_of
 
 logger = logging.getLogger(__name__)
 
-TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
-CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
+TOKENS_PER_TEXT = 32  # a batch contains at most batch_size * 32 tokens, including padding
+CPU_TOKENS = 1024  # maximum on a CPU: larger batches exceed the caches and are 15 to 20 % slower
 CHUNK = 4096  # texts tokenised in one call
-NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
+NO_LIMIT = 10**6  # tokens; libraries use larger numbers for no limit
 
-Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
+Features = dict[str, Any]  # output of a tokenizer: tensors with texts on axis 0, sometimes with settings
 
 
 class ModuleEncoder:
-    """An encoder made of a tokenizing function and a forward function, such as a model in training.
+    """Encoder that consists of a tokenize and a forward function, such as a model in training.
 
-    `tokenize` turns texts into features, cut at the model's limit and padded to the longest; `forward` turns features
-    into vectors (B, d). If `forward` is a module, or `module` is given, it is put in evaluation mode for the time of
-    the call and every submodule back into the mode it was in after it. `batch_size` is in texts of 32 tokens: the
-    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024.
+    Args:
+        tokenize: Function from texts to features, truncated to the model's limit and padded to the longest text.
+        forward: Function from features to vectors, (B, d).
+        device: Device of the features.
+        batch_size: Texts of 32 tokens per batch: a batch has at most ``32 * batch_size`` tokens, on a CPU at most 1,024.
+        module: Module that is in evaluation mode during `encode`; afterwards all submodules return to their previous mode.
+            If None, `forward` if it is a module.
+        others: For each further modality, "image" or "audio", a function from at most `items_at_once` items (see
+            `task.Encoder`) to their vectors, (n, d), in the same space as the texts.
+        logit_scale: Function that returns the factor on cosine similarities in the model's contrastive loss.
+        autocast: Function that returns a context for mixed precision in `encode`.
 
-    `others` are the modalities beside text, "image" or "audio": from a list of at most `items_at_once` items (see
-    `task.Encoder`) to their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's
-    contrastive loss puts before cosines. `autocast` makes the context of precision in which all is encoded.
+    Raises:
+        EvaluationError: If `batch_size` is less than 1.
     """
 
     items_at_once = 64
-    """Pictures or sounds encoded in one call."""
+    """Images or audio clips per call."""
 
     def __init__(
         self,
@@ -81,21 +88,29 @@ class ModuleEncoder:
 
     @property
     def logit_scale(self) -> float | None:
-        """The factor before cosines in the model's contrastive loss, as it is now; None for a model without one."""
+        """Return the current factor on cosine similarities in the contrastive loss; None for models without one."""
         if self._logit_scale is None:
             return None
-        with torch.no_grad():  # of a parameter
+        with torch.no_grad():  # may be a parameter
             return float(self._logit_scale())
 
     @torch.no_grad()
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d), float32, of N items in their order.
+        """Encode N items.
 
-        Raises EvaluationError for a modality that the encoder does not take.
+        Args:
+            items: N items of one modality; see `task.Encoder`.
+            modality: Modality of the items.
+
+        Returns:
+            Vectors in the order of the items, (N, d), float32.
+
+        Raises:
+            EvaluationError: If the encoder does not support the modality.
         """
         if modality != "text" and modality not in self.others:
-            taken = " and ".join(["texts", *(f"modality {name!r}" for name in self.others)])
-            raise EvaluationError(f"this encoder takes {taken} only; modality {modality!r} was asked for")
+            supported = " and ".join(["texts", *(f"modality {name!r}" for name in self.others)])
+            raise EvaluationError(f"this encoder supports only {supported}, but the task needs modality {modality!r}")
         if not items:
             return np.zeros((0, 0), dtype=np.float32)
         with evaluation_mode(self.module), self._autocast():
@@ -106,8 +121,8 @@ class ModuleEncoder:
         return torch.cat(parts).numpy()
 
     def _encode_texts(self, items: list[str]) -> np.ndarray:
-        # Characters first, for chunks that need little padding; tokens decide inside a chunk. Longest first, so that
-        # a batch which does not fit the memory fails at once.
+        # Chunks are formed by characters, batches in a chunk by tokens. The longest texts come first, so that a batch that
+        # exceeds the memory fails immediately.
         order = sorted(range(len(items)), key=lambda i: -len(items[i]))
         places: list[np.ndarray] = []
         chunks: list[np.ndarray] = []
@@ -115,7 +130,7 @@ class ModuleEncoder:
             rows = np.asarray(order[start : start + CHUNK])
             features = self.tokenize([items[i] for i in rows])
             padded = any(isinstance(value, Tensor) and value.ndim > 1 for value in features.values())
-            # Without rows of tokens (StaticEmbedding) there is nothing to pick from, nor much to compute.
+            # Features without token rows (StaticEmbedding) cannot be split into batches and are cheap.
             batches = list(token_batches(_lengths(features, len(rows)), self.budget)) if padded else [np.arange(len(rows))]
             parts = (on_device(_pick(features, batch, len(rows)), self.device) for batch in batches)
             chunks.append(torch.cat([self.forward(part).float() for part in parts]).cpu().numpy())
@@ -125,9 +140,14 @@ class ModuleEncoder:
 
 
 def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Positions of `lengths` (N,) in batches, longest first; rows times the longest row stay within `budget` tokens.
+    """Split texts into batches of at most `budget` tokens, including padding; longest texts first.
 
-    A text longer than the budget makes a batch of its own.
+    Args:
+        lengths: Number of tokens per text, (N,).
+        budget: Maximum number of tokens of a batch. A longer text is a batch by itself.
+
+    Yields:
+        Indices of the texts of a batch, (n,).
     """
     order = np.argsort(-lengths, kind="stable")
     while len(order):
@@ -138,7 +158,7 @@ def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
 
 @contextlib.contextmanager
 def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
-    """No dropout inside; afterwards every submodule is in the mode it had, also one that was frozen in training."""
+    """Set a module to evaluation mode, and restore the mode of every submodule afterwards, including frozen ones."""
     modes = [(part, part.training) for part in module.modules()] if module is not None else []
     if module is not None:
         module.eval()
@@ -150,16 +170,16 @@ def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
 
 
 def _lengths(features: Features, count: int) -> np.ndarray:
-    """Tokens of each of `count` texts."""
+    """Return the number of tokens of each of `count` texts, (count,)."""
     mask = features.get("attention_mask")
     if isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == count:
         return mask.sum(1).cpu().numpy()
     widths = [value.shape[1] for value in features.values() if isinstance(value, Tensor) and value.ndim > 1]
-    return np.full(count, widths[0] if widths else 1)  # no mask: nothing can be trimmed, and the rows stay as they are
+    return np.full(count, widths[0] if widths else 1)  # without a mask nothing can be trimmed
 
 
 def _pick(features: Features, rows: np.ndarray, count: int) -> Features:
-    """The rows of a batch, without the columns that are padding in all of them (on whichever side it is)."""
+    """Return the rows of a batch without columns that are padding in all rows, on either side."""
     index = torch.from_numpy(rows)
     batch = {n: v[index] if isinstance(v, Tensor) and v.ndim and len(v) == count else v for n, v in features.items()}
     mask = batch.get("attention_mask")
@@ -172,7 +192,12 @@ def _pick(features: Features, rows: np.ndarray, count: int) -> Features:
 
 
 def on_device(features: Features, device: torch.device) -> Features:
-    """The features with their tensors on `device`."""
+    """Return features with their tensors on a device.
+
+    Args:
+        features: Output of a tokenizer.
+        device: Device.
+    """
     return {n: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for n, v in features.items()}
 
 
@@ -180,10 +205,14 @@ def on_device(features: Features, device: torch.device) -> Features:
 
 
 class ShardedEncoder:
-    """Evaluation inside training: `encode` is a collective, which every rank calls with the same list for the same (N, d).
+    """Encoder for evaluation in training, which distributes items over all workers.
 
-    Without torch.distributed, or with one worker, it is the encoder itself. An error on one rank is raised on all, so
-    that no rank waits for one that has given up. Every rank encodes within `ready()`, as often as it likes.
+    `encode` is a collective operation: every rank calls it with the same items and gets all vectors. An error on one rank is
+    raised on all ranks, so that no rank waits forever. With one worker it equals the encoder.
+
+    Args:
+        encoder: Encoder of this rank.
+        ready: Function that returns a context in which this rank encodes.
     """
 
     def __init__(self, encoder: Encoder, ready: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
@@ -191,15 +220,26 @@ class ShardedEncoder:
 
     @property
     def logit_scale(self) -> float | None:
-        """That of the encoder; workers in training hold the same."""
+        """Return the factor of the encoder, which is equal on all workers."""
         return getattr(self.encoder, "logit_scale", None)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d), float32, of N items in their order."""
+        """Encode N items on all workers.
+
+        Args:
+            items: N items of one modality, equal on all ranks.
+            modality: Modality of the items.
+
+        Returns:
+            Vectors of all items in their order, (N, d), float32.
+
+        Raises:
+            EvaluationError: If another worker failed, or the items differ between workers.
+        """
         world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if world == 1:
             return self.encoder.encode(items, modality)
-        # Dealt by size, so that the ranks finish together.
+        # Items are distributed by size, so that ranks finish at the same time.
         order = np.asarray(sorted(range(len(items)), key=lambda i: -_size(items[i])), dtype=np.int64)
         mine = [items[i] for i in order[dist.get_rank() :: world]]
         failure: Exception | None = None
@@ -210,9 +250,9 @@ class ShardedEncoder:
                     vectors = np.asarray(self.encoder.encode(mine, modality), dtype=np.float32)
         except Exception as error:
             failure = error
-        told = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        message = "" if failure is None else f"{type(failure).__name__}: {failure}"
         ranks: list[Any] = [None] * world
-        dist.all_gather_object(ranks, (told, (len(items), _fingerprint(items)), vectors))
+        dist.all_gather_object(ranks, (message, (len(items), _fingerprint(items)), vectors))
         if failure is not None:
             raise failure
         if failures := "; ".join(f"rank {rank}: {text}" for rank, (text, *_) in enumerate(ranks) if text):
@@ -221,9 +261,9 @@ class ShardedEncoder:
         if len(set(lists)) > 1:
             counts = [count for count, _ in lists]
             raise EvaluationError(
-                f"the workers were asked to encode {counts} items by rank, not the same; all must call with one list"
+                f"the workers encode different items ({counts} by rank); all ranks must pass the same list"
             )
-        result = np.empty((len(items), ranks[0][2].shape[1]), dtype=np.float32)  # the first rank's share is never empty
+        result = np.empty((len(items), ranks[0][2].shape[1]), dtype=np.float32)  # the first rank always has items
         for rank, (*_, part) in enumerate(ranks):
             if len(part):
                 result[order[rank::world]] = part
@@ -231,7 +271,7 @@ class ShardedEncoder:
 
 
 def _fingerprint(items: list[Any]) -> int:
-    """Return a checksum of the contents of all items, in their order."""
+    """Return a checksum of the contents and the order of all items."""
     value = 0
     for item in items:
         content = item.samples if isinstance(item, Sound) else item
@@ -240,7 +280,7 @@ def _fingerprint(items: list[Any]) -> int:
 
 
 def _size(item: Any) -> int:
-    """Characters of a text, values of a picture, samples of a sound."""
+    """Return the characters of a text, values of an image or samples of an audio clip."""
     if isinstance(item, Sound):
         return len(item.samples)
     return item.size if isinstance(item, np.ndarray) else len(item)
@@ -250,9 +290,14 @@ def _size(item: Any) -> int:
 
 
 class FolderEncoder(ModuleEncoder):
-    """A Hugging Face or sentence-transformers folder; made by `load_encoder`.
+    """Encoder of a Hugging Face or sentence-transformers folder, created by `load_encoder`.
 
-    With `pool` the vectors are what it makes of the hidden states of all layers, from the one forward pass.
+    Args:
+        model: SentenceTransformer.
+        path: Folder that it was loaded from.
+        pooling: Name of the pooling, for reports.
+        batch_size: Texts of 32 tokens per batch.
+        pool: Pooling over the hidden states of all layers. If None, the model's own pooling.
     """
 
     def __init__(self, model: Any, path: Path, pooling: str, batch_size: int, pool: Pool | None = None) -> None:
@@ -277,13 +322,13 @@ class FolderEncoder(ModuleEncoder):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How texts become vectors, for a report."""
+        """Return how texts are encoded, for reports."""
         named = {"pooling": self.pooling, "post_processing": None, "max_tokens": self.limit}
         return {**named, "device": str(self.device)}
 
     @property
     def hash(self) -> str:
-        """sha256 over the names and contents of the folder's files (model cards and hidden files left out)."""
+        """Return the SHA-256 of names and contents of the folder's files, without model cards and hidden files."""
         digest = hashlib.sha256()
         for file in sorted(p for p in self.path.rglob("*") if p.is_file()):
             name = file.relative_to(self.path)
@@ -296,7 +341,7 @@ class FolderEncoder(ModuleEncoder):
 
 
 def label(path: Path) -> str:
-    """A short name for tables: the last part of the path that says something, of a model of the hub its name there."""
+    """Return a short name for tables: the last specific part of the path, or the model ID of a downloaded model."""
     if path.parent.name == "snapshots":  # CACHE/models--google-bert--bert-base-uncased/snapshots/COMMIT
         return path.parts[-3].removeprefix("models--").replace("--", "/")
     parts = [part for part in path.resolve().parts if part not in ("model", "export", "checkpoint", "0_Transformer")]
@@ -306,46 +351,49 @@ def label(path: Path) -> str:
 def load_encoder(
     path: str | Path, pooling: str | None = None, device: str | None = None, batch_size: int = 128
 ) -> FolderEncoder:
-    """An encoder from any Hugging Face or sentence-transformers folder.
+    """Load an encoder from a Hugging Face or sentence-transformers folder.
 
-    A sentence-transformers folder (``modules.json``) comes with its pooling; `pooling` (cls, mean, max, ...) replaces
-    it. A plain Hugging Face folder gets `pooling`, or mean pooling and a line in the log that says so. The poolings of
-    `baselines.layer_pooling` (first-last, layer2-max, wk, ...) use the transformer's hidden states alone:
-    modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
-    is one, else the CPU.
+    Args:
+        path: Folder of the model.
+        pooling: Pooling (cls, mean, max, ...) that replaces the pooling of a sentence-transformers folder, or a pooling of
+            `baselines.layer_pooling`, which uses hidden states only and skips the modules after the transformer. If None,
+            the folder's pooling; for a plain Hugging Face folder the default pooling, which is logged.
+        device: Device. If None, the first GPU, otherwise the CPU.
+        batch_size: Texts of 32 tokens per batch.
 
-    Raises EvaluationError when the folder is missing or holds no whole model with its tokenizer, or the pooling is unknown.
+    Raises:
+        EvaluationError: If the folder does not exist or is incomplete, or the pooling is unknown.
     """
     folder = Path(path).expanduser()
     layered = pooling is not None and is_layer_pooling(pooling)
     model = _load(folder, None if layered else pooling, usable_device(device))
     _keep_positions(model)
     if model.similarity_fn_name != "cosine":
-        logger.warning("%s compares vectors by %s; tasks compare them by their cosine", folder, model.similarity_fn_name)
+        logger.warning("%s compares vectors by %s, but tasks use cosine similarity", folder, model.similarity_fn_name)
     if pooling is not None and layered:
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
     if pooling is None and not (folder / "modules.json").is_file():
-        logger.info("%s says nothing of pooling (no modules.json): %s pooling is used", folder, *used)
+        logger.info("%s does not specify a pooling (no modules.json): using %s pooling", folder, *used)
     return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
 
 
 def _load(folder: Path, pooling: str | None, device: str) -> Any:
-    """The SentenceTransformer of a folder with the pooling asked for; a plain Hugging Face folder gets a pooling module."""
+    """Load a folder as a SentenceTransformer with the requested pooling, or the default for a plain Hugging Face folder."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
     if pooling is not None and pooling not in Pooling.POOLING_MODES:
         raise EvaluationError(
-            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
+            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
         )
     try:
         EVALUATED.refuse_unreadable(str(folder), folder)
         if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
             raise EvaluationError(
-                f"no model in {folder}: neither modules.json nor config.json is there; give a Hugging Face or "
-                "sentence-transformers folder (of the Hub: `hf download NAME --local-dir DIR` first)"
+                f"no model found in {folder}: neither modules.json nor config.json exists; specify a Hugging Face or "
+                "sentence-transformers folder (for a model of the Hub, run `hf download NAME --local-dir DIR` first)"
             )
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
@@ -355,37 +403,44 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             modules = [network, Pooling(network.get_embedding_dimension(), pooling or own)]
             model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
-        model.encode("a")  # which modules in a wrong order cannot
+        model.encode("a")  # fails if modules are in a wrong order
     except EvaluationError:
         raise
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-        raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
+        raise EvaluationError(f"the model folder {folder} cannot be loaded: {error}") from error
     if pooling is not None:
         place, old = next(((i, m) for i, m in enumerate(model) if hasattr(m, "pooling_mode")), (0, None))
         if old is None or old.pooling_output_dimension != old.embedding_dimension:
-            raise EvaluationError(f"{folder} has no single pooling to replace by {pooling!r}; leave --pooling out")
+            raise EvaluationError(f"{folder} has no single pooling that {pooling!r} could replace; remove --pooling")
         model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
     return model
 
 
 def _depth(model: Any, folder: Path) -> int:
-    """The number of layers of the model's transformer."""
+    """Return the number of layers of the model's transformer, or raise EvaluationError."""
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     depth = getattr(config, "num_hidden_layers", None)
     if not isinstance(depth, int):
-        raise EvaluationError(f"{folder} begins with {type(model[0]).__name__}, which has no layers; use its own pooling")
+        raise EvaluationError(f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling")
     return depth
 
 
 def _hidden_states(model: Any, features: Features) -> list[Tensor]:
-    """Embedding output and all layers, each (B, T, d). The last is the output, after a final norm if there is one."""
+    """Return embedding output and states of all layers, each (B, T, d); the last one includes a final norm, if any."""
     model[0].auto_model.config.output_hidden_states = True
     features = model[0](features)
     return [*features["all_layer_embeddings"][:-1], features["token_embeddings"]]
 
 
 def usable_device(device: str | None) -> str:
-    """The device asked for, or the first GPU, else the CPU. Raises EvaluationError for one that is not there."""
+    """Return a device that exists.
+
+    Args:
+        device: Name of the device. If None, the first GPU, otherwise the CPU.
+
+    Raises:
+        EvaluationError: If the device is unknown, or no GPU is available.
+    """
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -393,12 +448,12 @@ def usable_device(device: str | None) -> str:
     except RuntimeError:
         raise EvaluationError(f"unknown device {device!r}; use cpu, cuda or cuda:N") from None
     if kind == "cuda" and not torch.cuda.is_available():
-        raise EvaluationError(f"device {device!r} was asked for, but torch finds no GPU on this machine; use cpu")
+        raise EvaluationError(f"device {device!r} is not available: torch finds no GPU on this machine; use cpu")
     return device
 
 
 def _keep_positions(model: Any) -> None:
-    """A tokenizer that states no limit, or a wrong one, would run past the table of positions."""
+    """Limit texts to the model's positions if the limit of the tokenizer is missing or too large."""
     network = getattr(model[0], "auto_model", None)
     if hasattr(network, "config") and (most := positions_of(network)) < min(model.max_seq_length or NO_LIMIT, NO_LIMIT):
         model.max_seq_length = most

@@ -1,4 +1,4 @@
-"""Encoders of texts and pictures or sounds: CLIP-like and CLAP folders of Hugging Face or sentence-transformers."""
+"""Encoders of texts and images or audio: CLIP-like and CLAP folders of Hugging Face or sentence-transformers."""
 
 from __future__ import annotations
 
@@ -21,35 +21,41 @@ from multicse.models.hub_folders import CARRIED, SCALE, load_saved
 
 
 class MultimodalEncoder(FolderEncoder):
-    """A folder whose model takes texts and pictures or sounds; made by `load_whole`.
+    """Encoder of a model for texts and images or audio, created by `load_whole`.
 
-    Vectors are the model's projected features, as its `get_text_features`, `get_image_features` and `get_audio_features`
-    give them: CLAP's have unit length, CLIP's do not (those of this project's exports do). They depend neither on the batch
-    nor on the order of the items. Sounds are resampled to the model's rate; where a model takes a random cut of a long one
-    (CLAP), the cut is drawn anew from `seed` for each.
+    Vectors are the model's projected features, as in `get_text_features`, `get_image_features` and `get_audio_features`:
+    CLAP and exports of this package have unit length, CLIP does not. They depend neither on the batch nor on the order of
+    the items. Audio is resampled to the model's sampling rate. Random crops of long clips (CLAP) use the same seed for each
+    clip.
+
+    Args:
+        model: SentenceTransformer.
+        path: Folder that it was loaded from.
+        batch_size: Texts of 32 tokens, images or audio clips per batch.
+        seed: Random seed of crops.
     """
 
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
         super().__init__(model, path, "own", batch_size)
         self.items_at_once, self.seed = batch_size, seed
         self.modalities = ("text", *(name for name in ("image", "audio") if name in model.modalities))
-        makers: dict[str, Callable[[list[Any]], Features]] = {"image": self._pictures, "audio": self._sounds}
+        makers: dict[str, Callable[[list[Any]], Features]] = {"image": self._images, "audio": self._clips}
         self.others = {name: partial(self._vectors, make) for name, make in makers.items() if name in self.modalities}
         scale = _scale(model[0], path)
         self._logit_scale = None if scale is None else lambda: scale
         routes = getattr(model[0], "sub_modules", {})
-        if routes:  # a sentence that is the address of a picture is a sentence
+        if routes:  # a sentence that looks like the URL of an image is a sentence
             self.tokenize = lambda texts: dict(model[0].preprocess(texts, modality="text"))
         elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
             self._pad_to_limit()
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How items become vectors, for a report."""
+        """Return how items are encoded, for reports."""
         return {**super().protocol, **({"sound_seed": self.seed} if "audio" in self.modalities else {})}
 
     def _pad_to_limit(self) -> None:
-        """SigLIP learned from texts padded to its limit, without a mask; shorter rows would give other vectors."""
+        """Pad texts to the limit without a mask, as in SigLIP's training; otherwise vectors would differ."""
         module, limit = self.model[0], self.model[0].config.text_config.max_position_embeddings
         module.processing_kwargs = {
             **(module.processing_kwargs or {}),
@@ -62,67 +68,77 @@ class MultimodalEncoder(FolderEncoder):
     def _vectors(self, prepare: Callable[[list[Any]], Features], items: list[Any]) -> Tensor:
         return self.forward(on_device(prepare(items), self.device))
 
-    def _pictures(self, pictures: list[np.ndarray]) -> Features:
+    def _images(self, images: list[np.ndarray]) -> Features:
         from PIL import Image
 
-        return dict(self.model.preprocess([Image.fromarray(picture) for picture in pictures]))
+        return dict(self.model.preprocess([Image.fromarray(image) for image in images]))
 
-    def _sounds(self, sounds: list[Sound]) -> Features:
-        prepared = [self._sound(sound) for sound in sounds]
+    def _clips(self, clips: list[Sound]) -> Features:
+        prepared = [self._clip(clip) for clip in clips]
         return {
             name: torch.cat([one[name] for one in prepared]) if isinstance(value, Tensor) else value
             for name, value in prepared[0].items()
         }
 
-    def _sound(self, sound: Sound) -> Features:
-        """One sound at a time: what the processor draws at random must not depend on its neighbours."""
+    def _clip(self, clip: Sound) -> Features:
+        """Prepare a single clip, so that random crops do not depend on the batch."""
         routes = getattr(self.model[0], "sub_modules", {})
         processor = (routes["audio"] if routes else self.model)[0].processor
         rate = getattr(processor, "feature_extractor", processor).sampling_rate
-        wave = np.asarray(sound.samples, dtype=np.float32)
-        if sound.rate != rate:
-            wave = soxr.resample(wave, sound.rate, rate)
-        with _drawn_from(self.seed):
+        wave = np.asarray(clip.samples, dtype=np.float32)
+        if clip.rate != rate:
+            wave = soxr.resample(wave, clip.rate, rate)
+        with _numpy_seed(self.seed):
             features = dict(self.model.preprocess([{"audio": {"array": wave, "sampling_rate": rate}}]))
         mel = features.get("input_features")
         if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
-            # CLAP's fusion flags one sound of every batch as long when none is, so vectors would depend on the batch; a
-            # sound that is not long comes as four copies of itself.
+            # CLAP's fusion marks one clip of every batch as long if none is, so vectors would depend on the batch. The four
+            # spectrograms of a clip that is not long are equal.
             features["is_longer"] = (mel[:, :1] != mel[:, 1:]).flatten(1).any(1, keepdim=True)
         return features
 
 
 def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> FolderEncoder:
-    """An encoder from a folder that has its own way to a vector: CLIP, SigLIP, CLAP, this project's exports and whatever
-    else sentence-transformers recognises. Only local files and only safetensors weights are read, and no code of the folder
-    is run: of an export that carries its own, this project's copy is taken.
+    """Load a model with built-in pooling: CLIP, SigLIP, CLAP, exports of this package, other sentence-transformers models.
 
-    `device` is the first CUDA device if there is one, else the CPU. `seed` is for models that take a random part of a
-    sound longer than their window: vary it to see how much the result owes to it.
+    Only local files and safetensors are read. No code of the folder is run: if an export contains code, this package's copy
+    of the code is used instead.
 
-    Raises EvaluationError when the folder is missing, does not load, or holds a model without texts.
+    Args:
+        folder: Folder of the model.
+        device: Device. If None, the first GPU, otherwise the CPU.
+        batch_size: Texts of 32 tokens, images or audio clips per batch.
+        seed: Random seed of models that use a random crop of long audio clips; vary it to measure its effect.
+
+    Returns:
+        Encoder of texts, and of images or audio if the model supports them.
+
+    Raises:
+        EvaluationError: If the folder does not exist or cannot be loaded, or the model does not encode texts.
     """
     path = Path(folder).expanduser()
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
-        raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
+        raise EvaluationError(
+            f"no model found in {path}: neither config.json nor modules.json exists; specify a CLIP or CLAP folder"
+        )
     if (own := own_module(path)) and own.startswith(OWN) and own not in CARRIED:
-        raise EvaluationError(f"{path} has a module {own}, which this version does not know: export the run again")
+        raise EvaluationError(f"{path} has a module {own}, which this version does not support: export the run again")
     where = usable_device(device)
     try:
         model = load_saved(path, where)
         refuse_random(model, path)
         modalities = set(model.modalities)
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-        raise EvaluationError(f"the model folder {path} does not load: {error}") from error
+        raise EvaluationError(f"the model folder {path} cannot be loaded: {error}") from error
     if "text" not in modalities:
-        raise EvaluationError(f"{path} encodes {', '.join(map(str, modalities))}; a sentence encoder takes texts")
+        raise EvaluationError(f"{path} encodes only {', '.join(map(str, modalities))}; specify a model that encodes texts")
     if modalities & {"image", "audio"}:
         return MultimodalEncoder(model, path, batch_size, seed)
     return FolderEncoder(model, path, "own", batch_size)
 
 
 def _scale(module: Any, folder: Path) -> float | None:
-    """exp of the logarithm that CLIP, CLAP (that of its sounds) and this project's exports keep."""
+    """Return the factor on cosine similarities of CLIP, CLAP (for audio) and exports of this package, otherwise None."""
     if (folder / SCALE).is_file():
         return float(load_file(folder / SCALE)["logit_scale"].exp())
     model = getattr(module, "auto_model", None)
@@ -133,8 +149,8 @@ def _scale(module: Any, folder: Path) -> float | None:
 
 
 @contextlib.contextmanager
-def _drawn_from(seed: int) -> Iterator[None]:
-    """NumPy's global generator, which processors draw from, at `seed` inside and undisturbed afterwards."""
+def _numpy_seed(seed: int) -> Iterator[None]:
+    """Seed NumPy's global random generator, which processors use, and restore its state afterwards."""
     state = np.random.get_state()
     np.random.seed(seed)
     try:

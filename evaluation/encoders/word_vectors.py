@@ -1,4 +1,4 @@
-"""Averaged word vectors (GloVe mean, word2vec avg): the baseline without any context."""
+"""Averaged word vectors (GloVe mean, word2vec avg): the baseline without context."""
 
 from __future__ import annotations
 
@@ -22,25 +22,30 @@ _PIECE = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
 class WordVectors:
-    """Mean of the vectors of a sentence's words, from a word2vec or GloVe file or a folder (`data/word_vectors.py`).
+    """Encoder that averages the vectors of the words of a sentence (`data/word_vectors.py`).
 
-    `pooling`:
+    Poolings:
 
-    ``mean``     split at white space; a token that the vocabulary does not have, also not in lower case, is split at
-                 punctuation (``"dog."``) and its pieces are looked up in the same way
-    ``letters``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
+    ``mean``     split at white space; tokens that are not in the vocabulary, also not in lower case, are split at
+                 punctuation (``"dog."``) and their parts are looked up in the same way
+    ``letters``  clean texts first as in GCLSR: remove apostrophes, lower-case, replace all but a to z by blanks
 
-    Words without a vector are left out of the mean, and a sentence without any word that has one gets the zero vector
-    (cosine 0 with everything). Both are counted over the distinct texts, in `protocol`.
+    Words without a vector are not part of the mean. A sentence without any known word gets the zero vector, which has
+    cosine similarity 0 with all vectors. `protocol` counts both over distinct texts.
 
-    Raises EvaluationError for what `open_vectors` refuses: a missing, broken or pickled file or folder.
+    Args:
+        path: Word2vec or GloVe file, or a folder of word vectors.
+        pooling: ``mean`` (default) or ``letters``.
+
+    Raises:
+        EvaluationError: If the pooling is unknown, or the file or folder is missing, corrupted or pickled.
     """
 
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
         self.pooling = pooling or "mean"
         if self.pooling not in _POOLINGS:
             known = ", ".join((*_POOLINGS, *POOLINGS))
-            raise EvaluationError(f"unknown pooling {pooling!r} of word vectors; they are averaged, by {known}")
+            raise EvaluationError(f"unknown pooling {pooling!r} for word vectors; choose from {known}")
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
         try:
@@ -53,12 +58,12 @@ class WordVectors:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of the file, or of the folder's words and vectors."""
+        """Return the SHA-256 of the file, or of the folder's words and vectors."""
         return self._table.hash
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How texts become vectors, and what was left out of the texts seen so far."""
+        """Return how texts are encoded, and counts of unknown words in the texts so far."""
         return {
             "pooling": f"mean of word vectors{_POOLINGS[self.pooling][0]}",
             "post_processing": None,
@@ -71,9 +76,22 @@ class WordVectors:
         }
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d), float32, of N texts."""
+        """Encode N texts.
+
+        Args:
+            items: N texts.
+            modality: Only ``text``.
+
+        Returns:
+            Vectors, (N, d), float32.
+
+        Raises:
+            EvaluationError: For a modality other than text.
+        """
         if modality != "text":
-            raise EvaluationError(f"word vectors encode texts only; modality {modality!r} was asked for")
+            raise EvaluationError(
+                f"word vectors encode only texts, not modality {modality!r}; remove the task or choose a different model"
+            )
         vectors = np.zeros((len(items), self.vectors.shape[1]), dtype=np.float32)
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
@@ -88,16 +106,19 @@ class WordVectors:
         return vectors
 
     def vector(self, text: str, rows: list[int]) -> np.ndarray | None:
-        """The vector (d,) of a text whose known words have these rows; None: the zero vector."""
+        """Return the vector of a text.
+
+        Args:
+            text: The text.
+            rows: Rows of its known words in `vectors`.
+
+        Returns:
+            Vector, (d,); None for the zero vector.
+        """
         return self.vectors[rows].mean(axis=0) if rows else None
 
-    def known_words(self, text: str) -> tuple[list[str], np.ndarray]:
-        """The words of a text that have a vector, and these vectors (n, d)."""
-        rows, _ = self._look_up(text)
-        return [self._table.words[row] for row in rows], self.vectors[rows]
-
     def _look_up(self, text: str) -> tuple[list[int], int]:
-        """Rows of the words that have a vector, and how many words have none (punctuation is no word)."""
+        """Return the rows of known words and the number of unknown words, without punctuation."""
         rows, unknown = [], 0
         for token in _POOLINGS[self.pooling][1](text):
             row = self.find(token)
@@ -110,7 +131,7 @@ class WordVectors:
         return rows, unknown
 
     def find(self, word: str) -> int | None:
-        """The row of a word as it is written, or in lower case."""
+        """Return the row of a word, or of the word in lower case; None if both are unknown."""
         return self.row.get(word, self.row.get(word.lower()))
 
 
@@ -118,6 +139,6 @@ _POOLINGS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "mean": ("", str.split),
     "letters": (", letters a to z only", split),
 }
-"""What the protocol says of each, and how texts are split."""
+"""Text in the protocol and function that splits texts, by pooling."""
 POOLINGS: dict[str, Callable[[Path], WordVectors]] = {}
-"""Other ways of plugins, by their names."""
+"""Further poolings of plugins, by name."""

@@ -77,7 +77,7 @@ def test_protocol_says_what_was_done(bert: Path) -> None:
 
 
 def test_names_on_the_hub(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of the hub's own cache, as after a download; of what is not there, how to get it."""
+    """Models are found in the cache of the Hub; the error for missing ones contains the command to download them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -90,7 +90,7 @@ def test_names_on_the_hub(bert: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     np.testing.assert_allclose(model.encode(ITEMS[:9]), want.encode(ITEMS[:9]), atol=1e-5)
     assert model.name == "google-bert/bert-tiny@first-last+whitening5"
     for absent in ("google-bert/bert-huge@first-last", "bert+whitening"):
-        with pytest.raises(EvaluationError, match=rf"no model {re.split('[@+]', absent)[0]}\..* hub .*hf download"):
+        with pytest.raises(EvaluationError, match=rf"model {re.split('[@+]', absent)[0]} not found\..*hf download"):
             load_model(absent, fit=ITEMS)
 
 

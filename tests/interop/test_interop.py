@@ -15,8 +15,8 @@ import torch
 
 from multicse.models.onnx_files import write_onnx
 from multicse.models.pooling import Pooling
+from multicse.models.st_modules import add_whitening
 from multicse.models.text_encoder import TextEncoder
-from multicse.models.text_folders import add_whitening
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin" / "python"

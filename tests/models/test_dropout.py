@@ -1,4 +1,4 @@
-"""The cheap dropout of a CPU drops at the rate that was asked for, each element by itself, and keeps the mean."""
+"""The fast dropout for CPUs has the given probability, drops elements independently and keeps the mean."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 from multicse.models.packing import Dropout, drop, replace_dropout
 
-COUNT = 1_000_003  # not a multiple of the four elements that share a draw
+COUNT = 1_000_003  # not a multiple of the four elements per draw
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
-def test_rate_mean_and_independence(p: float) -> None:
+def test_probability_mean_and_independence(p: float) -> None:
     torch.manual_seed(0)
     dropped = drop(torch.ones(COUNT, dtype=torch.float64), p)
     zero = (dropped == 0).double()
@@ -34,7 +34,7 @@ def test_the_gradient_has_the_mask_of_the_output() -> None:
     assert 0.3 < (gradient == 0).double().mean().item() < 0.5
 
 
-def test_a_model_gets_it_everywhere_and_only_in_training() -> None:
+def test_all_dropout_modules_are_replaced_and_act_only_in_training() -> None:
     model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))).eval()
     keys = list(model.state_dict())
     replace_dropout(model)

@@ -1,4 +1,4 @@
-"""Exports of dual encoders, loaded by processes that do not know this project."""
+"""Exports of dual encoders, loaded by processes without this package."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from multicse.models.dual_export import form_of, save_dual
 from multicse.models.hub_folders import carried_files, load_saved
 from multicse.models.pooling import Pooling
 from multicse.models.sentence_encoder import hub_names
+from multicse.models.st_modules import Conventions, read_modules
 from multicse.models.text_encoder import TextEncoder
-from multicse.models.text_folders import Conventions, read_modules, text_config
+from multicse.models.text_folders import text_config
 from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from multicse.trainers.engine.export import verify
 from tests.models import tiny_encoder
@@ -42,21 +43,21 @@ Made = dict[str, tuple[DualEncoder, Path]]
 NAMES = ("clip", "clap", "released-resnet", "bert-vit", "bert-dino", "bert-htsat", "roberta-ast")
 
 
-def pictures(size: int) -> list[np.ndarray]:
-    """Of the tower's size and a little more to one side, so that no filter blurs what a test compares, and others."""
+def images(size: int) -> list[np.ndarray]:
+    """Images of the tower's size and of one with four more pixels, which need no resizing, and images of other sizes."""
     rng = np.random.default_rng(0)
     shapes = [(size, size), (size, size + 4), (size + 4, size), (2 * size, 2 * size), (size - 3, size - 3)]
     return [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
 
 
-def sounds(rate: int, lengths: tuple[int, ...] = (8000, 1500, 3999, 700)) -> list[Sound]:
-    """16-bit samples, as many as a window has or fewer."""
+def clips(rate: int, lengths: tuple[int, ...] = (8000, 1500, 3999, 700)) -> list[Sound]:
+    """Audio clips of 16-bit samples, at most as long as a window."""
     rng = np.random.default_rng(1)
     waves = [np.clip(rng.standard_normal(n).cumsum() * 500, -32768, 32767).round() / 32768 for n in lengths]
     return [Sound(wave.astype(np.float32), rate) for wave in waves]
 
 
-def text_half(name: str) -> TextEncoder:
+def text_encoder(name: str) -> TextEncoder:
     made: dict[str, tuple[Any, Pooling]] = {
         "clip": (CLIPTextConfig(**TEXT, max_position_embeddings=24, bos_token_id=2, eos_token_id=3, pad_token_id=0), "eot"),
         "roberta": (RobertaConfig(**TEXT, max_position_embeddings=26, pad_token_id=0, type_vocab_size=1), "cls"),
@@ -66,11 +67,11 @@ def text_half(name: str) -> TextEncoder:
 
 
 def dino() -> DualEncoder:
-    """With another vision transformer than CLIP's, from a folder that is gone afterwards."""
+    """A dual encoder with DINOv2, from a folder that is deleted afterwards."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
     with tempfile.TemporaryDirectory() as folder:
         Dinov2Model(Dinov2Config(**sizes)).save_pretrained(folder)
-        return DualEncoder(text_half("bert"), ViTTower(input=ImageInput(size=16), path=folder), 6)
+        return DualEncoder(text_encoder("bert"), ViTTower(input=ImageInput(size=16), path=folder), 6)
 
 
 def build(name: str) -> DualEncoder:
@@ -80,16 +81,16 @@ def build(name: str) -> DualEncoder:
     htsat = HTSATTower(input=CLAP_INPUT, spec_size=64, embed=8, depths=(1, 1), heads=(2, 2), window=4)
     ast = ASTTower(input=KALDI_INPUT, patch_size=8, stride=6, width=16, layers=2, heads=2, mask_frames=4, mean=-5.0, std=3.0)
     dual = {
-        "clip": lambda: DualEncoder(text_half("clip"), vit, 6),
-        "clap": lambda: DualEncoder(text_half("roberta"), htsat, 6, "mlp"),
-        "released-resnet": lambda: DualEncoder(text_half("clip"), resnet, 6, keeps_end=False),
-        "bert-vit": lambda: DualEncoder(text_half("bert"), vit, 6, "mlp"),
+        "clip": lambda: DualEncoder(text_encoder("clip"), vit, 6),
+        "clap": lambda: DualEncoder(text_encoder("roberta"), htsat, 6, "mlp"),
+        "released-resnet": lambda: DualEncoder(text_encoder("clip"), resnet, 6, keeps_end=False),
+        "bert-vit": lambda: DualEncoder(text_encoder("bert"), vit, 6, "mlp"),
         "bert-dino": dino,
-        "bert-htsat": lambda: DualEncoder(text_half("bert"), htsat, 6),
-        "roberta-ast": lambda: DualEncoder(text_half("roberta"), ast, 6, "mlp"),
+        "bert-htsat": lambda: DualEncoder(text_encoder("bert"), htsat, 6),
+        "roberta-ast": lambda: DualEncoder(text_encoder("roberta"), ast, 6, "mlp"),
     }[name]()
     for part, value in dual.named_parameters():
-        if value.ndim > 1:  # as drawn, all vectors would be alike
+        if value.ndim > 1:  # with the initial weights all vectors would be similar
             torch.nn.init.normal_(value, std=0.2)
         elif part.endswith("bn3.weight"):
             torch.nn.init.ones_(value)
@@ -98,7 +99,7 @@ def build(name: str) -> DualEncoder:
 
 
 def items_of(dual: DualEncoder) -> list[Any]:
-    return pictures(dual.input.size) if isinstance(dual.input, ImageInput) else sounds(dual.input.rate)
+    return images(dual.input.size) if isinstance(dual.input, ImageInput) else clips(dual.input.rate)
 
 
 LOADER = """
@@ -128,19 +129,19 @@ assert "multicse" not in sys.modules
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Every kind of dual encoder with its folder, beside which another process has left its vectors."""
+    """Every kind of dual encoder with its folder; another process has written its vectors next to the folder."""
     place = tmp_path_factory.mktemp("exports")
     duals = {name: build(name) for name in NAMES}
     jobs = []
     for name, dual in duals.items():
         folder = place / name / "model"
-        dual.tokenize(TEXTS)  # tokenizers remember their last call, and would save it
+        dual.tokenize(TEXTS)  # tokenizers store their last call, and must not save it
         save_dual(dual, str(folder))
         arrays: list[Any] = [item.samples if isinstance(item, Sound) else item for item in items_of(dual)]
         content: dict[str, Any] = {f"{i}": array for i, array in enumerate(arrays)}
         np.savez(place / name / "items.npz", **content)
         jobs.append((str(folder), TEXTS, name == "released-resnet", getattr(dual.input, "rate", 0)))
-        dual.keeps_end = True  # which exports do with the texts that training cut
+        dual.keeps_end = True  # exports keep the end of truncated texts
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_MODULES_CACHE": str(place / "cache")}
     command = [sys.executable, "-P", "-c", LOADER, json.dumps(jobs)]
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
@@ -149,45 +150,45 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_another_process_gives_the_vectors(made: Made, name: str) -> None:
+def test_another_process_computes_the_same_vectors(made: Made, name: str) -> None:
     dual, folder = made[name]
     assert form_of(dual) == (name if name in ("clip", "clap") else "router")
     assert carried_files(folder) == (["multicse_resnet.py", "resnet.py"] if name == "released-resnet" else [])
     assert not [file for file in folder.rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".pickle")]
     with torch.no_grad():
         texts, items = dual(dual.tokenize(TEXTS)).numpy(), dual.encode_items(items_of(dual)).numpy()
-    for vectors in (texts, items):  # they differ, so that agreement says something
+    for vectors in (texts, items):  # vectors differ between items
         assert np.abs(vectors[:, None] - vectors).max(-1)[~np.eye(len(vectors), dtype=bool)].min() > 1e-3
     found = np.load(folder.parent / "vectors.npz")
     np.testing.assert_allclose(found["texts"], texts, atol=1e-4)
     np.testing.assert_allclose(found["items"], items, atol=1e-4)
     np.testing.assert_allclose(found["one"], items[1], atol=1e-4)
     np.testing.assert_allclose(found["similarity"], texts @ items.T, atol=1e-4)
-    if name != "clap":  # whose processor does not survive saving: it takes the texts' limit for a number of samples
+    if name != "clap":  # its saved processor uses the limit of texts as a number of samples
         np.testing.assert_allclose(found["again"], np.concatenate([texts, items]), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_our_own_loader(made: Made, name: str) -> None:
-    """Also, for AST, with sounds that are cut or shorter than a window, of which it takes the same part as in evaluation."""
+def test_evaluation_computes_the_same_vectors(made: Made, name: str) -> None:
+    """For AST also with audio clips that are longer or shorter than a window, which are cropped as in evaluation."""
     dual, folder = made[name]
     encoder: Any = load_model(str(folder), device="cpu")
     items, modality = items_of(dual), dual.modalities[1]
     if name == "roberta-ast":
-        items += sounds(16000, (30000, 420))
+        items += clips(16000, (30000, 420))
     with torch.no_grad():
         np.testing.assert_allclose(encoder.encode(TEXTS), dual(dual.tokenize(TEXTS)).numpy(), atol=1e-4)
         np.testing.assert_allclose(encoder.encode(items, modality), dual.encode_items(items).numpy(), atol=1e-4)
     assert encoder.logit_scale == pytest.approx(float(np.exp(1.5)))
     assert encoder.modalities == ("text", modality)
-    with pytest.raises(EvaluationError, match=r"'(audio|image)' was asked for"):
+    with pytest.raises(EvaluationError, match=r"needs modality '(audio|image)'"):
         encoder.encode([], "audio" if modality == "image" else "image")
 
 
 @pytest.mark.parametrize("name", ["clip", "clap", "released-resnet", "bert-vit"])
-def test_the_prompt_of_the_text_half_survives(name: str, tmp_path: Path) -> None:
+def test_exports_keep_the_prompt_of_the_text_encoder(name: str, tmp_path: Path) -> None:
     dual = build(name)
-    dual.keeps_end = True  # as exports do
+    dual.keeps_end = True  # as in exports
     plain = dual.tokenize(["a dog", "guitar"])
     dual.text.conventions = Conventions({"query": "the red "}, "query")
     tokens = dual.tokenize(["a dog", "guitar"])
@@ -202,7 +203,7 @@ def test_the_prompt_of_the_text_half_survives(name: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["clip", "clap"])
 def test_transformers_loads_its_own_architectures(made: Made, name: str) -> None:
-    """RoBERTa's weights, and its pooler, are those of CLAP's text half."""
+    """RoBERTa's weights and pooler become the text transformer of CLAP."""
     dual, folder = made[name]
     model: Any = AutoModel.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
@@ -230,14 +231,14 @@ AST = ASTTower(input=KALDI_INPUT, patch_size=8, stride=6, mask_frames=4)
         (AST, {"rate": 8000}),
     ],
 )
-def test_inputs_that_no_feature_extractor_makes_are_refused(tower: Any, change: dict[str, Any]) -> None:
+def test_inputs_without_a_feature_extractor_are_refused(tower: Any, change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"method\.tower\.input: an export .* streams\.pairs\.input"):
         tower.model_copy(update={"input": tower.input.model_copy(update=change)}).check()
 
 
 @pytest.mark.parametrize("name", ["clip", "clap", "bert-vit", "bert-htsat", "roberta-ast"])
-def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: Path) -> None:
-    """And its export says nothing of this machine."""
+def test_training_continues_from_both_encoders_of_an_export(made: Made, name: str, tmp_path: Path) -> None:
+    """The new export contains no local paths."""
     dual, folder = made[name]
     kinds: dict[str, Any] = {"AST": ASTTower, "HTSAT": HTSATTower}
     kind = kinds.get(type(dual.tower).__name__, ViTTower)
@@ -245,7 +246,7 @@ def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: P
     config = kind(input=dual.input, path=str(folder), **masks)
     config.check()
     other = {"mean": (0.1, 0.2, 0.3)} if dual.modalities[1] == "image" else {"seconds": 9.0}
-    with pytest.raises(ValueError, match=r"^method\.tower"):  # made in another way than the folder says
+    with pytest.raises(ValueError, match=r"^method\.tower"):  # differs from the preprocessor of the folder
         config.model_copy(update={"input": dual.input.model_copy(update=other)}).check()
     for modality in dual.modalities:
         check_projection("encoder.path", str(folder), modality, dual.projection, 6)
@@ -265,7 +266,7 @@ def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: P
 
 
 def test_no_code_of_a_folder_is_run(made: Made, tmp_path: Path) -> None:
-    """Not in the files that are ours, not by a name in a configuration, and no other class than ours is taken."""
+    """Code is not run from copies of our files or through `auto_map`, and other classes are refused."""
     dual, folder = made["released-resnet"]
     evil = tmp_path / "evil"
     shutil.copytree(folder, evil)
@@ -288,7 +289,7 @@ def test_no_code_of_a_folder_is_run(made: Made, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["multicse_new.Thing", "multicse_dual.DualEncoder"])
-def test_folders_of_another_version_are_named(tmp_path: Path, kind: str) -> None:
+def test_exports_of_other_versions_are_refused(tmp_path: Path, kind: str) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
     with pytest.raises(EvaluationError, match=rf"{kind}.*export the run again"):
         load_whole(tmp_path)
@@ -301,7 +302,7 @@ HUB, TOWER = "google-bert/bert-base-uncased", "some/tower"
     ("scratch", "tower", "bases"),
     [(False, HUB, [HUB]), (False, TOWER, [HUB, TOWER]), (False, "/home/someone/tower", [HUB]), (True, None, [])],
 )
-def test_the_card_says_whose_weights_it_began_with(made: Made, scratch: bool, tower: str | None, bases: list[str]) -> None:
+def test_the_card_lists_the_initial_weights(made: Made, scratch: bool, tower: str | None, bases: list[str]) -> None:
     dual, folder = made["bert-vit"]
     dual = copy.deepcopy(dual)
     dual.text.origin, dual.text.path, dual.tower_path = HUB, None if scratch else "/cache/folder", tower

@@ -1,6 +1,6 @@
-"""Folders of models as other libraries write them: read with the vectors that sentence-transformers gives, or refused.
+"""Model folders of other libraries are loaded with the vectors of sentence-transformers, or refused.
 
-Every model is small and random; what a folder holds is written by transformers and sentence-transformers themselves.
+All models are small and random; the folders are written by transformers and sentence-transformers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from transformers import (
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
+from multicse.models.st_modules import read_modules
 from multicse.models.text_encoder import EncoderConfig, TextEncoder
-from multicse.models.text_folders import read_modules
 from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.export import verify
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -85,7 +85,7 @@ PROMPTS: dict[str, Any] = {"prompts": {"query": "the big ", "passage": "a "}, "d
 
 
 def tokenizer(limit: int | None = 24, **changes: Any) -> PreTrainedTokenizerFast:
-    """A cased tokenizer of whole words; a change to None takes a special token away."""
+    """A cased word-level tokenizer; a change to None removes a special token."""
     core = Tokenizer(WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>"))
     core.pre_tokenizer = Whitespace()
     core.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
@@ -111,7 +111,7 @@ def plain(folder: Path, model: Any = None, words: Any = None, **options: Any) ->
 def saved(
     folder: Path, *behind: Any, pooling: Any = "mean", include_prompt: bool = True, words: Any = None, **options: Any
 ) -> Path:
-    """A sentence-transformers folder of a BERT."""
+    """A sentence-transformers folder with a BERT."""
     plain(folder / "network", words=words)
     torch.manual_seed(1)
     made = [st.Transformer(str(folder / "network")), st.Pooling(16, pooling, include_prompt), *behind]
@@ -121,13 +121,13 @@ def saved(
 
 
 def change(file: Path, **changes: Any) -> Path:
-    """Change settings of a JSON file; returns its folder."""
+    """Change settings of a JSON file and return its folder."""
     file.write_text(json.dumps({**(json.loads(file.read_text()) if file.exists() else {}), **changes}))
     return file.parent
 
 
 def in_subfolder(folder: Path) -> Path:
-    """The layout of version 1, with the transformer and its settings in a folder of their own."""
+    """The layout of version 1, with the transformer and its settings in a subfolder."""
     saved(folder)
     (folder / "0_Transformer").mkdir()
     for file in [*folder.glob("*.json"), *folder.glob("*.safetensors")]:
@@ -157,7 +157,7 @@ def layers(folder: Path, weights: list[float]) -> Path:
 
 
 def roberta(folder: Path) -> Path:
-    """Positions are counted from behind the padding index, which is the id of another token than the tokenizer's padding."""
+    """Positions start after the padding index, which differs from the tokenizer's padding token."""
     config = RobertaConfig(
         **{**SIZES, "pad_token_id": 3}, intermediate_size=32, max_position_embeddings=20, type_vocab_size=1
     )
@@ -203,9 +203,9 @@ PADDED: dict[str, Callable[[Path], Path]] = {
 }
 
 
-def vectors_of_library(folder: Path, pad: str | None = None) -> np.ndarray:
+def vectors_of_sentence_transformers(folder: Path, pad: str | None = None) -> np.ndarray:
     model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
-    most = {"roberta": 16, "mpnet": 18}.get(model[0].auto_model.config.model_type, 24)  # it would read past the positions
+    most = {"roberta": 16, "mpnet": 18}.get(model[0].auto_model.config.model_type, 24)  # the library exceeds the positions
     model.max_seq_length = min(model.max_seq_length, most)
     model.tokenizer.pad_token = pad or model.tokenizer.pad_token
     return model.encode(TEXTS, batch_size=3)
@@ -217,7 +217,7 @@ def vectors_in_training(encoder: TextEncoder) -> np.ndarray:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers keeps beside the weights, but for their numbers."""
+    """Settings of sentence-transformers that an export must keep."""
     model = SentenceTransformer(str(folder), device="cpu")
     counted = [module.include_prompt for module in model if isinstance(module, st.Pooling)]
     return {
@@ -234,7 +234,7 @@ def about(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("name", READ)
 def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     folder = READ[name](tmp_path / "model")
-    want = vectors_of_library(folder)
+    want = vectors_of_sentence_transformers(folder)
     encoder = TextEncoder.from_pretrained(str(folder))
     assert np.abs(vectors_in_training(encoder) - want).max() < 1e-6
     assert np.abs(load_encoder(folder).encode(TEXTS) - want).max() < 1e-6
@@ -250,12 +250,12 @@ def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformer
 
 
 @pytest.mark.parametrize("name", PADDED)
-def test_a_padding_token_is_found_where_the_tokenizer_has_none(name: str, tmp_path: Path) -> None:
+def test_a_padding_token_is_added_if_the_tokenizer_has_none(name: str, tmp_path: Path) -> None:
     folder = PADDED[name](tmp_path / "model")
     encoder = TextEncoder.from_pretrained(str(folder))
     got = vectors_in_training(encoder)
-    want = vectors_of_library(folder, pad="a")  # masked, whatever it is
-    known = [row for row, text in enumerate(TEXTS) if "<pad>" not in text]  # which is a token of its own now
+    want = vectors_of_sentence_transformers(folder, pad="a")  # any token, since it is masked
+    known = [row for row, text in enumerate(TEXTS) if "<pad>" not in text]  # a special token now
     assert np.abs(got - want)[known].max() < 1e-6
     assert np.abs(load_encoder(folder).encode(TEXTS) - got).max() < 1e-6
     encoder.save(str(tmp_path / "out"))
@@ -281,7 +281,7 @@ def more_words(folder: Path) -> Path:
 
 
 def typed(folder: Path, number: int, kind: str) -> Path:
-    """A folder one of whose modules is called another."""
+    """Change the type of a module."""
     entries = json.loads((folder / "modules.json").read_text())
     entries[number]["type"] = kind
     (folder / "modules.json").write_text(json.dumps(entries))
@@ -322,8 +322,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         "no padding token.*tokenizer_config.json",
     ),
     "no tokenizer": (lambda folder: without(plain(folder), "tokenizer.json", "tokenizer_config.json"), "no tokenizer"),
-    "no room": (lambda folder: change(saved(folder) / TRANSFORMER, max_seq_length=2), "at most 2 tokens.*take 2"),
-    "a prompt without room": (
+    "no tokens left": (lambda folder: change(saved(folder) / TRANSFORMER, max_seq_length=2), "at most 2 tokens.*take 2"),
+    "a prompt that is too long": (
         lambda folder: change(saved(folder, **PROMPTS) / TRANSFORMER, max_seq_length=4),
         "at most 4 tokens.*prompt take 4",
     ),
@@ -334,27 +334,27 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "cut vectors": (lambda folder: saved(folder, truncate_dim=8), "truncate_dim = 8"),
     "dot products": (lambda folder: saved(folder, similarity_fn_name="dot"), "'dot'.*similarity_fn_name.*cosine"),
     "a sparse model": (lambda folder: change(saved(folder) / ABOUT, model_type="SparseEncoder"), "is a SparseEncoder"),
-    "chat": (lambda folder: change(saved(folder) / TRANSFORMER, modality_config={"message": {}}), "setting modality_config"),
+    "chat": (lambda folder: change(saved(folder) / TRANSFORMER, modality_config={"message": {}}), "sets modality_config"),
     "processing": (
         lambda folder: change(saved(folder) / TRANSFORMER, processing_kwargs={"text": {"padding": "max_length"}}),
-        "setting processing_kwargs",
+        "sets processing_kwargs",
     ),
-    "length of questions": (lambda folder: change(saved(folder) / TRANSFORMER, query_length=8), "setting query_length = 8"),
-    "a norm behind": (lambda folder: saved(folder, st.LayerNorm(16)), "LayerNorm'.*supported"),
-    "two layers behind": (lambda folder: saved(folder, st.Dense(16, 16), st.Dense(16, 16)), "Dense' behind Dense"),
-    "another order": (lambda folder: saved(folder, st.Normalize(), st.Dense(16, 16)), "Dense' behind Normalize"),
+    "length of questions": (lambda folder: change(saved(folder) / TRANSFORMER, query_length=8), "sets query_length = 8"),
+    "a norm at the end": (lambda folder: saved(folder, st.LayerNorm(16)), "LayerNorm'.*supported"),
+    "two layers at the end": (lambda folder: saved(folder, st.Dense(16, 16), st.Dense(16, 16)), "Dense' after Dense"),
+    "another order": (lambda folder: saved(folder, st.Normalize(), st.Dense(16, 16)), "Dense' after Normalize"),
     "a residual layer": (lambda folder: saved(folder, st.Dense(16, 16, use_residual=True)), "use_residual"),
     "a layer without bias": (lambda folder: saved(folder, st.Dense(16, 16, bias=False)), "without bias"),
     "weights by position": (lambda folder: saved(folder, pooling="weightedmean"), "pools by 'weightedmean'"),
     "two poolings": (lambda folder: saved(folder, pooling=("cls", "mean")), "pools by"),
-    "the mean of all layers": (lambda folder: layers(folder, [1.0, 1.0, 1.0]), "weighs its layers"),
-    "tokens": (lambda folder: change_list(saved(folder) / "modules.json", slice(0, 1)), "no module Pooling"),
+    "the mean of all layers": (lambda folder: layers(folder, [1.0, 1.0, 1.0]), "weights its layers"),
+    "tokens": (lambda folder: change_list(saved(folder) / "modules.json", slice(0, 1)), "no Pooling module"),
     "word vectors": (static, "StaticEmbedding"),
     "routes": (routed, "Router"),
     "code of a module": (lambda folder: typed(saved(folder), 0, "custom_st.Transformer"), "'custom_st.Transformer'"),
     "code of a model": (
         lambda folder: change(plain(folder) / "config.json", model_type="own", auto_map={"AutoModel": "own.Own"}),
-        "Python code of its own",
+        "custom Python code",
     ),
     "encoder and decoder": (
         lambda folder: plain(
@@ -375,9 +375,9 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: renamed(plain(folder), "model.safetensors", "pytorch_model.bin"),
         "pickled.*use_safetensors=False",
     ),
-    "ONNX": (lambda folder: renamed(plain(folder), "model.safetensors", "onnx/model.onnx"), "ONNX only"),
-    "OpenVINO": (lambda folder: renamed(plain(folder), "model.safetensors", "openvino_model.xml"), "OpenVINO only"),
-    "GGUF": (lambda folder: renamed(plain(folder), "model.safetensors", "model-q8.gguf"), "GGUF only"),
+    "ONNX": (lambda folder: renamed(plain(folder), "model.safetensors", "onnx/model.onnx"), "only ONNX weights"),
+    "OpenVINO": (lambda folder: renamed(plain(folder), "model.safetensors", "openvino_model.xml"), "only OpenVINO weights"),
+    "GGUF": (lambda folder: renamed(plain(folder), "model.safetensors", "model-q8.gguf"), "only GGUF weights"),
 }
 
 
@@ -387,7 +387,7 @@ def change_list(file: Path, part: slice) -> Path:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_folder_that_training_would_read_otherwise_is_refused_before_the_weights_are(name: str, tmp_path: Path) -> None:
+def test_unsupported_folders_are_refused_before_loading_weights(name: str, tmp_path: Path) -> None:
     make, message = REFUSED[name]
     folder = str(make(tmp_path / "model"))
     with pytest.raises(ValueError, match=f"^encoder.path: (?s:.*){message}"):
@@ -401,14 +401,16 @@ EVALUATED_TOO += ["pickled", "ONNX", "OpenVINO", "GGUF", "code of a module"]
 
 
 @pytest.mark.parametrize("name", EVALUATED_TOO)
-def test_evaluation_refuses_what_it_cannot_read(name: str, tmp_path: Path) -> None:
+def test_evaluation_refuses_unreadable_folders(name: str, tmp_path: Path) -> None:
     make, message = REFUSED[name]
     with pytest.raises(EvaluationError, match="custom_st" if name == "code of a module" else message):
         load_encoder(make(tmp_path / "model")).encode(TEXTS)
 
 
-@pytest.mark.parametrize("name", ["word vectors", "routes", "a norm behind", "cut vectors", "two poolings", "dot products"])
-def test_evaluation_reads_what_training_cannot(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["word vectors", "routes", "a norm at the end", "cut vectors", "two poolings", "dot products"]
+)
+def test_evaluation_supports_folders_that_training_does_not(name: str, tmp_path: Path) -> None:
     folder = REFUSED[name][0](tmp_path / "model")
     want = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=3)
     assert np.abs(load_model(str(folder)).encode(TEXTS) - want).max() < 1e-6
@@ -421,7 +423,7 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
         TextEncoder.from_pretrained(str(folder))
 
 
-def test_words_are_found_behind_a_prompt(tmp_path: Path) -> None:
+def test_words_are_found_after_a_prompt(tmp_path: Path) -> None:
     encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **PROMPTS)))
     text = "a dog runs"
     tokens = encoder.tokenize([text], spans=[(text.index("dog"), text.index("dog") + 3)])
@@ -438,7 +440,7 @@ def test_the_length_of_a_stream_fits_the_encoder(length: int, message: str, tmp_
     check(recipe.replace("streams.text.max_length", 24))
 
 
-def test_what_a_whitened_export_has_behind_is_left_to_its_users(tmp_path: Path) -> None:
+def test_training_ignores_the_whitening_of_an_export(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", st.Dense(16, 4))
     entries = json.loads((folder / "modules.json").read_text())
     entries[2]["name"] = "whitening"
@@ -446,7 +448,7 @@ def test_what_a_whitened_export_has_behind_is_left_to_its_users(tmp_path: Path) 
     assert read_modules(folder).head is None
 
 
-def test_the_teacher_of_sg_bert_leaves_a_prompt_out_that_is_not_counted(tmp_path: Path) -> None:
+def test_the_teacher_of_sg_bert_excludes_a_prompt_that_is_not_pooled(tmp_path: Path) -> None:
     options: dict[str, Any] = {"pooling": "max", "include_prompt": False, **PROMPTS}
     encoder = TextEncoder.from_pretrained(str(saved(tmp_path / "model", **options)))
     guide = SelfGuidance(encoder, SGBERTConfig(loss="opt3")).eval()

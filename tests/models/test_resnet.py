@@ -1,4 +1,4 @@
-"""CLIP's ResNet against a forward pass written again from its description, with no module in it."""
+"""CLIP's ResNet against an independent forward pass without modules, written from its description."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TINY: dict[str, Any] = {"embed_dim": 10, "size": 64, "width": 4, "blocks": (2, 1
 
 
 class Naive:
-    """The network as sums over its weights. With `training`, BatchNorm takes the statistics of the batch."""
+    """The network as sums over its weights. With `training`, BatchNorm uses the statistics of the batch."""
 
     def __init__(self, model: nn.Module, training: bool) -> None:
         self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -51,17 +51,17 @@ class Naive:
         return x @ self.weights[f"attnpool.{name}.weight"].T + self.weights[f"attnpool.{name}.bias"]
 
     def pool(self, x: Tensor, heads: int) -> Tensor:
-        """Every token asks every token, one image and head at a time; what the mean is told is projected."""
-        answers = []
+        """Full self-attention, one image and head at a time; the output at the mean is projected."""
+        outputs = []
         for image in x:
             tokens = image.reshape(len(image), -1).T
             tokens = torch.cat([tokens.mean(0)[None], tokens]) + self.weights["attnpool.positions"]
             query, key, value = (self.linear(name, tokens) for name in ("query", "key", "value"))
             size = query.shape[1] // heads
             parts = [slice(head * size, (head + 1) * size) for head in range(heads)]
-            told = [((query[:, p] @ key[:, p].T) / size**0.5).softmax(-1) @ value[:, p] for p in parts]
-            answers.append(self.linear("project", torch.cat(told, 1))[0])
-        return torch.stack(answers)
+            heads_out = [((query[:, p] @ key[:, p].T) / size**0.5).softmax(-1) @ value[:, p] for p in parts]
+            outputs.append(self.linear("project", torch.cat(heads_out, 1))[0])
+        return torch.stack(outputs)
 
     def __call__(self, x: Tensor, blocks: tuple[int, ...], heads: int) -> Tensor:
         x = self.norm("bn1", self.conv("conv1", x, stride=2, padding=1)).clamp(min=0)
@@ -74,7 +74,7 @@ class Naive:
 
 
 def _random(model: ModifiedResNet, seed: int = 0) -> ModifiedResNet:
-    """No weight or statistic is left at a value that hides a mistake."""
+    """Randomise weights and statistics, since default values could hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -1,4 +1,4 @@
-"""Words found again among tokens: sub-words, truncation, byte-level tokenizers whose offsets hold a leading space."""
+"""Masks of words among tokens: sub-words, truncation, byte-level tokenizers with leading spaces in offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encoder() -> TextEncoder:
 
 
 def byte_level(trim_offsets: bool) -> TextEncoder:
-    """RoBERTa's kind of tokenizer, trained on a few words."""
+    """A tokenizer like RoBERTa's, trained on a few words."""
     plain = Tokenizer(models.BPE(unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
@@ -75,7 +75,7 @@ def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool) -> None:
         assert span is not None
         assert tiny.tokenizer.decode(ids).strip() == text[slice(*span)]
     offsets = tiny.tokenizer("the dog", return_offsets_mapping=True)["offset_mapping"]
-    assert ((3, 7) in offsets) is not trim_offsets  # else this would not test the space before a word
+    assert ((3, 7) in offsets) is not trim_offsets  # otherwise the space before a word is not tested
 
 
 def test_one_word_of_several_and_none(encoder: TextEncoder) -> None:
@@ -85,7 +85,7 @@ def test_one_word_of_several_and_none(encoder: TextEncoder) -> None:
     assert [row.nonzero().flatten().tolist() for row in mask] == [[2], [], [], [1]]
 
 
-def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
+def test_truncated_words_mark_nothing(encoder: TextEncoder) -> None:
     text, span = "the dog sees the unfashionable ambassador", (17, 30)
     whole = marked(encoder, [text], [span])[0]
     assert len(whole) >= 2

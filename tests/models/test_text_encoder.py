@@ -1,4 +1,4 @@
-"""The text encoder: pooling, patches, loading, and what it saves."""
+"""Text encoder: pooling, patches, loading and saving."""
 
 from __future__ import annotations
 
@@ -78,21 +78,21 @@ def test_pooling_against_loops() -> None:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_patches_pass_through_the_layers_alone(kind: str) -> None:
-    """No positions, token types, LayerNorm or dropout of the text embeddings; no mask."""
+def test_patches_pass_through_the_layers_only(kind: str) -> None:
+    """Without positions, token types, LayerNorm and dropout of the text embeddings, and without mask."""
     encoder = tiny_encoder.encoder(config=CONFIGS[kind]).eval()
     patches = torch.randn(2, 7, 16)
     out = encoder.outputs(patches=patches)
-    # the whole model says the same once its embedding module hands the patches on untouched
+    # the complete model gives the same output if its embedding module returns the patches unchanged
     model = copy.deepcopy(encoder.model)
     model.embeddings.forward = lambda *args, **kwargs: patches
     close(out.tokens, model(inputs_embeds=torch.zeros(2, 7, 16)).last_hidden_state)
-    # without positions, order of the other patches does not matter
+    # without positions the order of the other patches does not matter
     shuffled = encoder.outputs(patches=patches[:, [0, 3, 1, 2, 6, 5, 4]]).pooled
     close(out.pooled, shuffled)
 
 
-def test_roberta_has_fewer_positions_than_it_says() -> None:
+def test_roberta_has_fewer_positions_than_configured() -> None:
     config = RobertaConfig(**SIZES, vocab_size=40, max_position_embeddings=14, pad_token_id=1)
     encoder = tiny_encoder.encoder(config=config)
     assert encoder.limit == positions(config) == 12
@@ -122,7 +122,7 @@ def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_pa
 
     again = TextEncoder.from_pretrained(str(tmp_path))
     if pooling == "cls":
-        again.add_head(only_trains=False)  # it has one, which is kept
+        again.add_head(only_trains=False)  # the saved head is kept
     assert (again.pooling, again.limit) == (pooling, encoder.limit)
     close(vectors(again), expected)
 
@@ -136,16 +136,16 @@ def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_pa
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_folder_without_a_pooler_draws_none(kind: str, tmp_path: Path) -> None:
-    """AutoModel finds all weights that it builds, and a further run takes the zeros for no head."""
+def test_folders_without_a_pooler_load_without_random_weights(kind: str, tmp_path: Path) -> None:
+    """AutoModel finds all of its weights, and loading treats the zeros as no head."""
     tiny_encoder.encoder("mean", CONFIGS[kind]).save(str(tmp_path))
     report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)[1]
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert TextEncoder.from_pretrained(str(tmp_path), pooling="cls").head is None
 
 
-def test_a_folder_has_the_form_that_version_5_reads(tmp_path: Path) -> None:
-    """What tests/interop tries in that version, to the letter."""
+def test_folders_have_the_format_of_version_5(tmp_path: Path) -> None:
+    """The exact files that tests/interop loads with that version."""
     encoder = tiny_encoder.encoder("avg_first_last")
     encoder.add_head(only_trains=False)
     encoder.save(str(tmp_path))
@@ -174,7 +174,7 @@ def test_head_that_only_trains_is_neither_evaluated_nor_saved(tmp_path: Path) ->
     assert TextEncoder.from_pretrained(str(tmp_path)).head is None
 
 
-def test_a_bert_pooler_is_read_and_gives_way_to_a_head_that_trains(tmp_path: Path) -> None:
+def test_a_bert_pooler_is_loaded_and_replaced_by_a_training_head(tmp_path: Path) -> None:
     torch.manual_seed(1)
     bert = BertModel(tiny_encoder.bert_config()).eval()  # with its own pooler
     bert.save_pretrained(tmp_path)
@@ -229,14 +229,14 @@ def test_bad_folders_and_settings_are_refused(tmp_path: Path) -> None:
             TextEncoder.from_pretrained(place)
 
 
-def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
+def test_frozen_modules_stay_in_evaluation_mode_and_out_of_checkpoints() -> None:
     class Pupil(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.own = nn.Linear(2, 2)
             self.teacher = frozen(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()), checkpoint=False)
             self.target = frozen(nn.Linear(2, 2))
-            self.teacher.register_buffer("positions", torch.arange(2), persistent=False)  # as BERT's embeddings have
+            self.teacher.register_buffer("positions", torch.arange(2), persistent=False)  # as in BERT's embeddings
 
         @property
         def taught(self) -> torch.Tensor:
@@ -254,7 +254,7 @@ def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
 
 
 def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
-    """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
+    """Every stream tokenises in its own thread, and evaluation in another; the tokenizer has one state."""
     encoder = tiny_encoder.encoder()
     texts = ["a dog runs in the park on the street " * 3] * 20
 

@@ -1,4 +1,4 @@
-"""Towers against Hugging Face's models, and against what their settings promise."""
+"""Towers against Hugging Face's models and against their settings."""
 
 from __future__ import annotations
 
@@ -41,12 +41,14 @@ from multicse.trainers.gather import synchronised
 from tests.models import tiny_encoder
 
 IMAGE = ImageInput(size=16)
-SOUND = AudioInput(rate=8000, seconds=1.0, bins=16, n_fft=256, hop=80, high_hz=4000)  # 101 frames
+CLAP_INPUT = AudioInput(rate=8000, seconds=1.0, bins=16, n_fft=256, hop=80, high_hz=4000)  # 101 frames
 KALDI = AudioInput(features="kaldi", rate=16000, seconds=0.5, bins=24)  # 48 frames
 MASKS = {"mask_bins": 4, "mask_frames": 20}
 
 VIT = ViTTower(input=IMAGE, patch_size=4, width=24, layers=3, heads=3)
-HTSAT = HTSATTower(input=SOUND, spec_size=64, patch_size=2, embed=8, depths=(1, 2, 1), heads=(1, 2, 4), window=4, **MASKS)
+HTSAT = HTSATTower(
+    input=CLAP_INPUT, spec_size=64, patch_size=2, embed=8, depths=(1, 2, 1), heads=(1, 2, 4), window=4, **MASKS
+)
 AST = ASTTower(input=KALDI, patch_size=8, stride=5, width=24, layers=2, heads=3, **MASKS)
 TOWERS: dict[str, Any] = {
     "vit": VIT,
@@ -83,7 +85,7 @@ def clap(**audio: Any) -> ClapModel:
     text = {"vocab_size": 30, "max_position_embeddings": 12, **LAYERS}
     model = ClapModel(ClapConfig(text_config=text, audio_config=settings, projection_dim=12)).eval()
     for tensor in model.audio_model.audio_encoder.batch_norm.state_dict().values():
-        if tensor.is_floating_point():  # statistics that matter
+        if tensor.is_floating_point():  # BatchNorm statistics that change the output
             tensor.copy_(torch.rand(tensor.shape) + 0.5)
     return model
 
@@ -102,7 +104,7 @@ def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
 
 @pytest.mark.parametrize("kind", TOWERS)
 def test_shape_and_gradients(kind: str) -> None:
-    """Vectors of the promised length, and every parameter learns."""
+    """Vectors have the right dimension, and every parameter gets a gradient."""
     torch.manual_seed(0)
     config = TOWERS[kind]
     config.check()
@@ -116,11 +118,11 @@ def test_shape_and_gradients(kind: str) -> None:
     with torch.no_grad():
         tower.eval()
         close(tower(x), tower(x), 0)
-        close(tower(x)[:1], tower(x[:1]))  # a row does not depend on the others
+        close(tower(x)[:1], tower(x[:1]))  # rows are independent
 
 
 def test_defaults_are_the_published_sizes() -> None:
-    """ViT-B/32 as openai/clip-vit-base-patch32 has it, RN50, HTSAT-tiny as laion/clap-htsat-unfused, AST-base."""
+    """ViT-B/32 as in openai/clip-vit-base-patch32, RN50, HTSAT-tiny as in laion/clap-htsat-unfused, AST-base."""
     with torch.device("meta"):
         counts = {
             "vit": CLIPVisionModel(CLIPModel(CLIPConfig()).config.vision_config),
@@ -151,7 +153,7 @@ def test_defaults_are_the_published_sizes() -> None:
         (AST, {"mask_frames": 49}, "mask_frames"),
     ],
 )
-def test_impossible_settings(config: Any, change: dict[str, Any], setting: str) -> None:
+def test_invalid_settings_are_refused(config: Any, change: dict[str, Any], setting: str) -> None:
     with pytest.raises(ValueError, match=rf"method\.tower.*{setting}"):
         config.model_copy(update=change).check()
 
@@ -161,7 +163,7 @@ def test_impossible_settings(config: Any, change: dict[str, Any], setting: str) 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_last_layer_of_one_position(causal: bool) -> None:
-    """Values and gradients are those of the whole layer."""
+    """Output and gradients equal the complete layer."""
     layer: Any = clip().vision_model.encoder.layers[0].double()
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.3)
@@ -188,7 +190,7 @@ def test_last_layer_of_one_position(causal: bool) -> None:
 @pytest.mark.parametrize("saved", ["whole", "half", "half with projection"])
 @pytest.mark.parametrize("kind", ["clip", "clap"])
 def test_clip_and_clap_folders(kind: str, saved: str, tmp_path: Path) -> None:
-    """A folder, or one of its tower's model alone, gives transformers' features; CLAP's 101 frames are stretched to 256."""
+    """A complete model or its tower alone gives transformers' features; CLAP's 101 frames are stretched to 256."""
     model: Any = clip() if kind == "clip" else clap()
     if kind == "clip":
         half, projected = model.vision_model, CLIPVisionModelWithProjection(model.config.vision_config)
@@ -197,7 +199,7 @@ def test_clip_and_clap_folders(kind: str, saved: str, tmp_path: Path) -> None:
     else:
         half, projected = model.audio_model, ClapAudioModelWithProjection(model.config.audio_config)
         projected.audio_model.load_state_dict(half.state_dict())
-        config = HTSATTower(input=SOUND, path=str(tmp_path), **MASKS)
+        config = HTSATTower(input=CLAP_INPUT, path=str(tmp_path), **MASKS)
     {"whole": model, "half": half, "half with projection": projected}[saved].save_pretrained(tmp_path)
     config.check()
     tower = config.build(12).eval()
@@ -217,7 +219,7 @@ VISION: dict[str, Callable[[], PreTrainedModel]] = {
 
 @pytest.mark.parametrize("kind", VISION)
 def test_other_vision_folders(kind: str, tmp_path: Path) -> None:
-    """The CLS token of the output; no pooler is trained, and DINOv2 takes other sizes than its own."""
+    """Vectors are the CLS token of the output; no pooler is trained, and DINOv2 accepts other image sizes."""
     torch.manual_seed(6)
     model = VISION[kind]().eval()
     model.save_pretrained(tmp_path)
@@ -232,7 +234,7 @@ def test_other_vision_folders(kind: str, tmp_path: Path) -> None:
     assert [name for name, p in tower.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
-def test_folders_that_do_not_fit(tmp_path: Path) -> None:
+def test_mismatched_folders_are_refused(tmp_path: Path) -> None:
     """The error names the setting."""
     clip().save_pretrained(tmp_path / "clip")
     clap().save_pretrained(tmp_path / "clap")
@@ -240,30 +242,30 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     BertModel(tiny_encoder.bert_config()).save_pretrained(tmp_path / "bert")
     (tmp_path / "weightless").mkdir()
     (tmp_path / "weightless" / "config.json").write_text((tmp_path / "clip" / "config.json").read_text())
-    pictures = {"clip": 24, "bert": 16, "weightless": 16, "no such/folder/there": 16}
-    sounds: dict[str, dict[str, float]] = {"fused": {}, "clap": {"bins": 32}, "./clap": {"seconds": 3.0}}
+    image_sizes = {"clip": 24, "bert": 16, "weightless": 16, "no such/folder/there": 16}
+    audio: dict[str, dict[str, float]] = {"fused": {}, "clap": {"bins": 32}, "./clap": {"seconds": 3.0}}
     configs: list[Any] = [
-        ViTTower(input=ImageInput(size=size), path=str(tmp_path / name)) for name, size in pictures.items()
+        ViTTower(input=ImageInput(size=size), path=str(tmp_path / name)) for name, size in image_sizes.items()
     ]
-    for name, change in sounds.items():
-        configs.append(HTSATTower(input=SOUND.model_copy(update=change), path=str(tmp_path / name), **MASKS))
+    for name, change in audio.items():
+        configs.append(HTSATTower(input=CLAP_INPUT.model_copy(update=change), path=str(tmp_path / name), **MASKS))
     for config in configs:
         with pytest.raises(ValueError, match=r"^method\.tower.*"):
             config.check()
     settings = json.loads((tmp_path / "clip" / "config.json").read_text())
-    settings["vision_config"]["num_hidden_layers"] = 3  # for which there are no weights
+    settings["vision_config"]["num_hidden_layers"] = 3  # the third layer has no weights
     (tmp_path / "clip" / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"method\.tower\.path"):
         ViTTower(input=IMAGE, path=str(tmp_path / "clip")).build(12)
 
 
-# ---- sounds ----------------------------------------------------------------------------------------------------------
+# ---- audio -----------------------------------------------------------------------------------------------------------
 
 
-def test_drop_path_leaves_out_both_branches(tmp_path: Path) -> None:
-    """Some samples pass a block untouched, which happens only where attention and perceptron are both left out."""
+def test_drop_path_drops_both_branches(tmp_path: Path) -> None:
+    """Some samples skip a block, which requires that attention and feed-forward are both dropped."""
     torch.manual_seed(10)
-    clap(drop_path_rate=0.0).save_pretrained(tmp_path)  # the setting decides, not the folder
+    clap(drop_path_rate=0.0).save_pretrained(tmp_path)  # the setting overrides the folder
     tower: Any = HTSAT.model_copy(update={"drop_path": 0.5, "path": str(tmp_path)}).build(8).train()
     block = tower.model.audio_encoder.layers[-1].blocks[-1]
     x = torch.randn(200, 64, 32)
@@ -273,9 +275,9 @@ def test_drop_path_leaves_out_both_branches(tmp_path: Path) -> None:
         assert not (block.eval()(x, (8, 8))[0] == x).all(2).all(1).any()
 
 
-def test_htsat_masks_come_behind_the_batch_norm() -> None:
-    """The statistics are those of whole spectrograms; masked places are 0, the others as without masks. Copies and
-    synchronised towers mask as well, by their own mode."""
+def test_htsat_masks_after_the_batch_norm() -> None:
+    """Statistics use complete spectrograms; masked values are 0, the others do not change. Copies and synchronised
+    towers mask by their own mode, too."""
     tower: Any = HTSAT.build(8).train()
     x = items(tower, 4) * 3 - 40
     mean = x.mean((0, 1))
@@ -296,7 +298,7 @@ def test_htsat_masks_come_behind_the_batch_norm() -> None:
 
 
 def test_ast_folder(tmp_path: Path) -> None:
-    """An AST classifier's folder, through its own feature extractor's padding and normalisation."""
+    """The folder of an AST classifier, with padding and normalisation of its feature extractor."""
     torch.manual_seed(9)
     settings = {"num_mel_bins": 24, "max_length": 60, "patch_size": 8, "frequency_stride": 5, "time_stride": 5}
     model = ASTForAudioClassification(ASTConfig(**settings, **LAYERS, hidden_dropout_prob=0.3)).eval()
@@ -314,9 +316,9 @@ def test_ast_folder(tmp_path: Path) -> None:
         close(tower(x), expected)
         assert expected.std() > 1e-2
     tower.train()
-    assert not torch.equal(tower(x), tower(x))  # masks are drawn
+    assert not torch.equal(tower(x), tower(x))  # masks are random
     tower.masks = (0, 0)
-    assert torch.equal(tower(x), tower(x))  # the folder's dropout is not taken over
+    assert torch.equal(tower(x), tower(x))  # the dropout of the folder is not used
 
     with pytest.raises(ValueError, match=r"method\.tower\.input"):
         config.model_copy(update={"input": KALDI.model_copy(update={"seconds": 1.0})}).check()

@@ -65,7 +65,7 @@ def image_batch(samples: int, size: int = 8, classes: int = 4, seed: int = 1) ->
 
 
 def pair_batch(samples: int, size: int = 8, seed: int = 3) -> Batch:
-    """Pictures with one caption each."""
+    """Images with one caption each."""
     image = torch.randn(samples, 1, 3, size, size, generator=torch.Generator().manual_seed(seed))
     return Batch({"image": image, **text_batch(samples, seed=seed).tensors})
 
@@ -81,7 +81,7 @@ def audio_batch(samples: int, frames: int = 12, bins: int = 8, classes: int = 3,
 
 
 def word_encoder(dtype: torch.dtype = torch.float32, **settings: Any) -> WordEncoder:
-    """Filters over 40 random word vectors of 6, so that the ids of `text_batch` are known and unknown words."""
+    """Filters over 40 random word vectors of dimension 6, so that the IDs of `text_batch` are known and unknown words."""
     torch.manual_seed(1)
     options: dict[str, Any] = {"max_words": 12, "regions": (1, 1, 2, 4), "filters": 5, **settings}
     return WordEncoder([f"w{i}" for i in range(40)], torch.randn(40, 6, dtype=dtype), **options)

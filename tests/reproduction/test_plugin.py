@@ -22,7 +22,7 @@ CASES = (
     (["--model", MODEL, "--tasks", "transfer"], "need data", "unknown task 'transfer'"),
     (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "Your own data: pairs:PLACE"),
     (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
-    (["--model", f"{MODEL}@wkk"], "wk, wk-released", "There are cls"),
+    (["--model", f"{MODEL}@wkk"], "wk, wk-released", "Choose from cls"),
 )
 """Command lines of `evaluate.py`, and what is said with and without the kit."""
 

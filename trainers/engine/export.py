@@ -23,7 +23,7 @@ from multicse.models.hub_folders import ExportError as ExportError
 from multicse.models.hub_folders import load_saved
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
-from multicse.models.text_folders import add_whitening
+from multicse.models.st_modules import add_whitening
 from multicse.trainers.engine.text_fit import some_sentences
 from multicse.trainers.recipe import ExportConfig, Recipe
 

@@ -1,4 +1,4 @@
-"""Poolings against one text at a time by hand, whitening against scikit-learn."""
+"""Poolings against computations by hand, one text at a time, and whitening against scikit-learn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def states_of(folder: Path, items: list[str]) -> Iterator[Tensor]:
-    """Hidden states (l + 1, T, d), one text at a time through transformers: no batches, no padding."""
+    """Hidden states (l + 1, T, d) of transformers, one text at a time without padding."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     for text in items:
         with torch.no_grad():
@@ -86,7 +86,7 @@ def test_poolings_by_hand(folders: dict[str, Path], family: str) -> None:
         np.testing.assert_allclose(got, want, atol=1e-5, err_msg=name)
 
 
-def test_modules_after_the_transformer_are_left_out(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_modules_after_the_transformer_are_skipped(folders: dict[str, Path], tmp_path: Path) -> None:
     transformer = Transformer(str(folders["bert"]))
     SentenceTransformer(modules=[transformer, Pooling(16, "cls"), Dense(16, 5), Normalize()]).save(str(tmp_path))
     encoder = load_encoder(tmp_path, "layer1-mean", "cpu")
@@ -98,7 +98,7 @@ def test_modules_after_the_transformer_are_left_out(folders: dict[str, Path], tm
 
 
 @pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last"])
-def test_poolings_that_do_not_fit(folders: dict[str, Path], pooling: str) -> None:
+def test_invalid_poolings_are_refused(folders: dict[str, Path], pooling: str) -> None:
     with pytest.raises(EvaluationError):
         load_encoder(folders["bert"], pooling, "cpu")
 
@@ -127,7 +127,7 @@ def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
     np.testing.assert_allclose(cosines(encoder.encode(new)), cosines(pca.transform(bag.encode(new))), atol=1e-5)
 
 
-def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFixture) -> None:
+def test_whitening_removes_axes_without_variance(caplog: pytest.LogCaptureFixture) -> None:
     few = texts(10)
     with caplog.at_level(logging.INFO, logger="multicse.evaluation"):
         encoder = Whitened(Bag(), few)
@@ -138,8 +138,8 @@ def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize("how", ["centring", "standardise", "all-but-the-top"])
-def test_cheaper_than_whitening(how: str) -> None:
-    """By scikit-learn's scaler and principal components, of sentences that were not fitted on."""
+def test_alternatives_to_whitening_against_scikit_learn(how: str) -> None:
+    """Against scikit-learn's scaler and principal components, for sentences that were not fitted on."""
     items, new = list(dict.fromkeys(texts(300))), ["a dog in the red car", "food"]
     x, y = Bag().encode(items), Bag().encode(new)
     want = StandardScaler(with_std=how == "standardise").fit(x).transform(y)

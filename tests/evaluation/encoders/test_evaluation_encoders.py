@@ -1,4 +1,4 @@
-"""Folders and modules as encoders: the same vectors as the libraries' own way, in fewer and fuller batches."""
+"""Folders and modules as encoders give the libraries' vectors, in fewer and fuller batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sentence_bert(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) -> None:
+def test_default_prompt_is_used_as_in_sentence_transformers(bert: Path, tmp_path: Path) -> None:
     model = load_encoder(bert, device="cpu").model
     model.prompts, model.default_prompt_name = {"sts": "the big house "}, "sts"
     model.save(str(tmp_path))
@@ -43,15 +43,15 @@ def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) 
     assert np.abs(got - load_encoder(bert, device="cpu").encode(items)).max() > 0.01
 
 
-def test_roberta_is_cut_where_its_positions_end(tmp_path: Path) -> None:
+def test_roberta_is_truncated_at_its_last_position(tmp_path: Path) -> None:
     encoder = load_encoder(tiny_roberta(tmp_path), device="cpu")
-    assert encoder.limit == 20  # 22 positions, of which the first two are never used
+    assert encoder.limit == 20  # 22 positions, the first two are never used
     vectors = encoder.encode([" ".join(["dog"] * 60), "a dog"])
     assert np.isfinite(vectors).all()
 
 
 class Tower(nn.Module):
-    """The mean colour of a picture through a linear map, in training mode mixed with those of its batch."""
+    """A linear map of the mean colour of an image, with BatchNorm, which mixes a batch in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
     items = [rng.random((4 + i % 5, 6, 3)) for i in range(2 * most + 3)]
     vectors = encoder.encode(items, "image")
     assert module.sizes == [most, most, 3] and vectors.dtype == np.float32 and encoder.logit_scale == 2
-    assert module.norm.training  # the modes are put back
+    assert module.norm.training  # modes are restored
     with torch.no_grad():
         alone = torch.cat([module.eval().items([item]) for item in items])
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
@@ -82,7 +82,7 @@ def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
 
 
 class Recorder(nn.Module):
-    """Gives back what it was fed: the sum of the token ids, and whether it was training."""
+    """Returns the sum of the token IDs and the training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def test_module_encoder_returns_rows_in_order_without_padding_waste(bert: Path, 
     assert module.training and module.awake.training and not module.frozen.training
 
 
-def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path) -> None:
+def test_the_hash_covers_weights_but_not_the_card(bert: Path, sentence_bert: Path) -> None:
     first = load_encoder(sentence_bert, device="cpu").hash
     (sentence_bert / "README.md").write_text("another card")
     assert load_encoder(sentence_bert, device="cpu").hash == first
@@ -132,8 +132,8 @@ def test_bad_models(bert: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", ["transformers", "sentence-transformers"])
 @pytest.mark.parametrize("spoil", ["foreign names", "missing", "no tokenizer", "cut short", "pickled"])
-def test_random_weights_are_not_scored(bert: Path, sentence_bert: Path, tmp_path: Path, spoil: str, layout: str) -> None:
-    """What a library makes up where a folder lacks it: training and evaluation refuse the same folders."""
+def test_random_weights_are_refused(bert: Path, sentence_bert: Path, tmp_path: Path, spoil: str, layout: str) -> None:
+    """Training and evaluation refuse folders for which a library would create missing parts."""
     folder = tmp_path / "spoilt"
     shutil.copytree(bert if layout == "transformers" else sentence_bert, folder)
     file = folder / "model.safetensors"

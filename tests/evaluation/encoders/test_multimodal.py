@@ -31,7 +31,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def theirs(folder: Path, items: list[Any], modality: str, **options: Any) -> np.ndarray:
-    """Features as transformers' documentation takes them."""
+    """Features as in transformers' documentation."""
     from transformers import AutoModel, AutoProcessor
 
     model, processor = AutoModel.from_pretrained(folder).eval(), AutoProcessor.from_pretrained(folder)
@@ -50,7 +50,7 @@ def theirs(folder: Path, items: list[Any], modality: str, **options: Any) -> np.
     ],
     ids=["clip", "siglip", "clap"],
 )
-def test_items_are_those_of_transformers(
+def test_items_equal_transformers(
     folders: dict[str, Path], name: str, modality: str, items: list[Any], options: dict[str, Any]
 ) -> None:
     got = load_whole(folders[name], batch_size=4).encode(items, modality)
@@ -60,19 +60,19 @@ def test_items_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip", "clap"])
-def test_texts_are_those_of_transformers(folders: dict[str, Path], name: str) -> None:
+def test_texts_equal_transformers(folders: dict[str, Path], name: str) -> None:
     encoder = load_whole(folders[name], batch_size=4)
     options: dict[str, Any] = {"padding": True}
     if name == "siglip":  # its tokenizer pads to the limit and gives no mask
         options = {"padding": "max_length", "return_attention_mask": False}
     want = theirs(folders[name], TEXTS, "text", truncation=True, max_length=LIMIT, **options)
     got = encoder.encode(TEXTS)
-    assert np.abs(want - want[0]).max() > 0.05  # they differ, so that agreement says something
+    assert np.abs(want - want[0]).max() > 0.05  # vectors differ between texts
     np.testing.assert_allclose(got, want, atol=1e-5)
     assert encoder.limit == LIMIT
 
 
-def test_sounds_of_other_rates_are_resampled(folders: dict[str, Path]) -> None:
+def test_audio_of_other_sampling_rates_is_resampled(folders: dict[str, Path]) -> None:
     encoder = load_whole(folders["clap"])
     slow = [Sound(soxr.resample(sound.samples, RATE, 22050), 22050) for sound in SHORT]
     again = [soxr.resample(sound.samples, 22050, RATE) for sound in slow]
@@ -93,29 +93,29 @@ def test_sounds_of_other_rates_are_resampled(folders: dict[str, Path]) -> None:
 def test_vectors_depend_on_neither_batch_nor_order(
     folders: dict[str, Path], name: str, modality: str, items: list[Any]
 ) -> None:
-    """CLAP draws a cut of a long sound, and with fusion one sound of a batch to count as long, at random."""
-    whole = load_whole(folders[name], batch_size=64).encode(items, modality)
+    """CLAP crops long clips randomly, and with fusion marks a random clip of a batch as long."""
+    batched = load_whole(folders[name], batch_size=64).encode(items, modality)
     state = np.random.get_state(legacy=False)["state"]["key"]
     single = load_whole(folders[name], batch_size=1).encode(items[::-1], modality)[::-1]
-    assert (state == np.random.get_state(legacy=False)["state"]["key"]).all()  # nobody else's draws are disturbed
-    np.testing.assert_allclose(whole, single, atol=1e-5)
+    assert (state == np.random.get_state(legacy=False)["state"]["key"]).all()  # the global random state is restored
+    np.testing.assert_allclose(batched, single, atol=1e-5)
 
 
-def test_fusion_joins_only_long_sounds(folders: dict[str, Path]) -> None:
-    """In a batch with a long sound transformers flags no other, so its vectors are the ones to have."""
-    sounds = [SHORT[1], SHORT[4], LONG[2]]
-    want = theirs(folders["fusion"], [sound.samples for sound in sounds], "audio", sampling_rate=RATE)
-    got = load_whole(folders["fusion"]).encode(sounds, "audio")
+def test_fusion_applies_to_long_clips_only(folders: dict[str, Path]) -> None:
+    """In a batch with a long clip transformers marks no other clip, so its vectors are correct."""
+    clips = [SHORT[1], SHORT[4], LONG[2]]
+    want = theirs(folders["fusion"], [clip.samples for clip in clips], "audio", sampling_rate=RATE)
+    got = load_whole(folders["fusion"]).encode(clips, "audio")
     np.testing.assert_allclose(got[:2], want[:2], atol=1e-5)
 
 
-def test_seed_chooses_the_cut(folders: dict[str, Path]) -> None:
+def test_the_seed_determines_the_crop(folders: dict[str, Path]) -> None:
     first, same, other = (load_whole(folders["clap"], seed=s).encode(LONG, "audio") for s in (0, 0, 1))
     assert (first == same).all() and np.abs(first - other).max() > 1e-3
 
 
 def _pickled(folder: Path) -> Path:
-    """A CLIP folder whose weights are a pickle."""
+    """A CLIP folder with pickled weights."""
     tiny_clip(folder)
     from safetensors.torch import load_file
 
@@ -125,6 +125,6 @@ def _pickled(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [lambda folder: folder, _pickled], ids=["missing", "pickle"])
-def test_folders_that_are_refused(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+def test_invalid_folders_are_refused(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     with pytest.raises(EvaluationError, match="model"):
         load_whole(make(tmp_path / "model"))

@@ -1,4 +1,4 @@
-"""The collective encode, in two gloo processes."""
+"""Collective encoding in two gloo processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.small import in_processes
 
 RNG = np.random.default_rng(0)
 IMAGES: list[Any] = [RNG.integers(0, 256, (3 + i % 4, 5, 3), dtype=np.uint8) for i in range(7)]
-SOUNDS: list[Any] = [Sound(RNG.standard_normal(40 * (1 + i % 3)).astype(np.float32), 8000) for i in range(5)]
+CLIPS: list[Any] = [Sound(RNG.standard_normal(40 * (1 + i % 3)).astype(np.float32), 8000) for i in range(5)]
 ITEMS = [" ".join(["dog", "cat", "man"][i % 3 :] * (1 + i % 4)) + f" w{i}" for i in range(7)]
 
 
@@ -30,7 +30,7 @@ class FailsOnRankOne(Bag):
 
 
 class Measures:
-    """Of a picture or a sound its mean and deviation; remembers the sizes of what it was asked for."""
+    """Encodes an image or audio clip as its mean and standard deviation, and records the sizes of the items."""
 
     logit_scale = 14.0
 
@@ -69,7 +69,7 @@ def check(rank: int, place: str) -> None:
 
 
 def check_others() -> None:
-    for modality, items in (("image", IMAGES), ("audio", SOUNDS)):
+    for modality, items in (("image", IMAGES), ("audio", CLIPS)):
         encoder = ShardedEncoder(measures := Measures())
         alone = Measures().encode(items, modality).astype(np.float32)
         np.testing.assert_array_equal(encoder.encode(items, modality), alone)
@@ -77,7 +77,7 @@ def check_others() -> None:
         sizes: list[torch.Tensor] = [torch.zeros(1), torch.zeros(1)]
         dist.all_gather(sizes, torch.tensor([float(sum(measures.sizes))]))
         total = sum(getattr(item, "samples", item).size for item in items)
-        assert float(sum(sizes)) == total and max(sizes) < 0.7 * total  # by size, though not by `len` of a picture or Sound
+        assert float(sum(sizes)) == total and max(sizes) < 0.7 * total  # by size, not by the `len` of an image or Sound
 
 
 def test_two_processes(tmp_path: Path) -> None:
@@ -86,5 +86,5 @@ def test_two_processes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.glob("done-*")} == {"done-0", "done-1"}
 
 
-def test_alone_it_is_the_encoder_itself() -> None:
+def test_a_single_worker_uses_the_encoder_itself() -> None:
     np.testing.assert_array_equal(ShardedEncoder(Bag()).encode(ITEMS), Bag().encode(ITEMS))

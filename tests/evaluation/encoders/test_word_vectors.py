@@ -1,4 +1,4 @@
-"""Word vectors: which words of a text are found, and what was left out is counted."""
+"""Word vectors: known words of a text, and counts of unknown words."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def write(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "found", "unknown"),
     [
-        ("The Dog", [3, 0], 0),  # lower case when the word as written is not there
+        ("The Dog", [3, 0], 0),  # lower case if the original word is unknown
         ("Paris paris", [2], 1),  # ... but never upper case
-        ("(dog), cat!", [0, 1], 0),  # split at punctuation only when needed; unknown punctuation is no word
+        ("(dog), cat!", [0, 1], 0),  # split at punctuation only if needed; unknown punctuation is not a word
         ("the dog.", [3, 0, 6], 0),
         ("do n't don't don't!", [4, 5, 5], 1),  # "do" has no vector
         ("dog-cat x-ray", [0, 1], 2),
@@ -46,7 +46,7 @@ def test_cleaning(tmp_path: Path) -> None:
     np.testing.assert_allclose(got[0], VECTORS[[3, 0, 1]].mean(0), atol=1e-6)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_files_and_modalities_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("dog 1 2\ncat 1\n")
     (tmp_path / "a.kv").touch()
     for place, pooling in (("a.txt", None), ("a.kv", None), ("missing.txt", None), (write(tmp_path).name, "letter")):

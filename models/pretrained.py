@@ -1,0 +1,205 @@
+"""Loading of pretrained models from a folder or the Hugging Face Hub, from safetensors and without running their code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import huggingface_hub  # as a module: it imports what a name of it needs when that name is used
+import torch
+
+from multicse.models.hub_folders import read_json
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+CONVERTED = {"*.onnx": "ONNX", "openvino_*.xml": "OpenVINO", "*.gguf": "GGUF", "*.h5": "TensorFlow", "*.msgpack": "Flax"}
+"""Formats of weights, by file name, that a folder may contain in place of safetensors."""
+
+
+@dataclass(frozen=True)
+class PretrainedRef:
+    """Setting that names a pretrained model; all errors start with `setting`."""
+
+    setting: str
+    tokenizer: bool
+    """The model encodes texts, so its folder must contain a tokenizer."""
+    kind: str = "AutoModel"
+    """Class of transformers that loads all weights of the model."""
+
+    def folder(self, path: str, weights: bool = True) -> Path:
+        """Return the folder of a model; a model of the Hugging Face Hub is downloaded, or taken from the cache.
+
+        Args:
+            path: Folder or model ID.
+            weights: Download the weights, too; only safetensors, never pickled ones.
+
+        Raises:
+            ValueError: If neither a folder nor a model of the Hub is found.
+        """
+        if Path(path).is_dir():
+            return Path(path)
+        tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
+        tensors = ["*.safetensors"] if weights else []
+        wanted = ["*.json", "README.md", *tokenizer, *tensors]
+        try:
+            return Path(huggingface_hub.snapshot_download(path, allow_patterns=wanted))
+        except (OSError, ValueError) as error:  # ValueError: not a valid model ID
+            raise self.cannot_load(path, error) from error
+
+    def cannot_load(self, path: str, error: Exception) -> ValueError:
+        """Return the error to raise if `path` cannot be loaded because of `error`."""
+        parts = "config.json, model.safetensors and a tokenizer" if self.tokenizer else "config.json and model.safetensors"
+        return ValueError(
+            f"{self.setting}: {path!r} cannot be loaded. Specify a folder with {parts}, or the ID of such a model on the "
+            f"Hugging Face Hub. ({error})"
+        )
+
+    def load(
+        self, kind: Any, path: str, folder: Path, config: PretrainedConfig, optional: str = "", **options: Any
+    ) -> tuple[Any, list[str]]:
+        """Load a transformers model in float32 from safetensors.
+
+        Args:
+            kind: Class of the model.
+            path: Model as the user specified it, for errors.
+            folder: Folder of the weights.
+            config: Configuration of the model.
+            optional: Prefix of weights that may be missing.
+            options: Further arguments of ``from_pretrained``.
+
+        Returns:
+            The model and the names of missing weights.
+
+        Raises:
+            ValueError: If the folder is damaged, or weights without the prefix `optional` are missing.
+        """
+        try:
+            model, report = kind.from_pretrained(
+                folder, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            )
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            raise self.cannot_load(path, error) from error
+        return model, self._missing(path, config, report, optional)
+
+    def _missing(self, path: str, config: PretrainedConfig, report: dict[str, Any], optional: str) -> list[str]:
+        missing = sorted(report["missing_keys"])
+        if other := [name for name in missing if not (optional and name.startswith(optional))]:
+            raise ValueError(
+                f"{self.setting}: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as "
+                f"{other[0]!r}; they would be random. Check that config.json belongs to these weights"
+            )
+        return missing
+
+    def refuse_random(self, path: str, folder: Path, model: Any, tokenizer: Any) -> None:
+        """Check that a model that a library has loaded has no random weights and a valid tokenizer.
+
+        The model is loaded once more to find the missing weights. The weights of a pooler may be missing.
+
+        Args:
+            path: Model as the user specified it, for errors.
+            folder: Folder of the weights.
+            model: The loaded model.
+            tokenizer: Its tokenizer. If None, the model does not encode texts.
+
+        Raises:
+            ValueError: If weights are missing, or `check_tokenizer` fails.
+        """
+        _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
+        self._missing(path, model.config, report, "pooler.")
+        if tokenizer is not None:
+            self.check_tokenizer(path, tokenizer, model.config)
+
+    def check_tokenizer(self, path: str, tokenizer: Any, config: PretrainedConfig) -> None:
+        """Check a tokenizer against its model's configuration, and add a padding token if it has none.
+
+        The added padding token is the token of the configuration's ``pad_token_id``, otherwise the token that ends a text.
+        Padding is masked, so any token works.
+
+        Args:
+            path: Model as the user specified it, for errors.
+            tokenizer: Tokenizer, which may be changed.
+            config: Configuration of the model.
+
+        Raises:
+            ValueError: If the tokenizer has no vocabulary, as when transformers creates one for a folder without a
+                tokenizer; if it has tokens without an embedding; or if no padding token is found.
+        """
+        if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise ValueError(
+                f"{self.setting}: {path!r} has no tokenizer, so all words would become the same unknown token; put the "
+                "model's tokenizer.json and tokenizer_config.json next to its weights"
+            )
+        ids, rows = tokenizer.get_vocab(), getattr(config.get_text_config(), "vocab_size", None)
+        if rows is not None and (beyond := sorted((i, token) for token, i in ids.items() if i >= rows)):
+            raise ValueError(
+                f"{self.setting}: the tokenizer of {path!r} has {len(tokenizer):,} tokens, the model {rows:,} embeddings; "
+                f"{beyond[0][1]!r} (id {beyond[0][0]}) has none. Call model.resize_token_embeddings(len(tokenizer)) and "
+                "save both, or use the tokenizer of this model"
+            )
+        if tokenizer.pad_token is None:
+            names = {i: token for token, i in ids.items()}
+            ends = (getattr(config.get_text_config(), "pad_token_id", None), tokenizer.eos_token_id, tokenizer.sep_token_id)
+            if (token := next((names[i] for i in ends if i in names), None)) is not None:
+                tokenizer.add_special_tokens({"pad_token": token})
+        if tokenizer.pad_token is None:
+            raise ValueError(
+                f"{self.setting}: the tokenizer of {path!r} has no padding token, and no token that ends a text; specify "
+                'a "pad_token" in its tokenizer_config.json'
+            )
+
+    def refuse_unreadable(self, path: str, folder: Path, weights: bool = True) -> None:
+        """Check, before anything is loaded, that the weights of a model can be read.
+
+        Args:
+            path: Model as the user specified it, for errors.
+            folder: Folder of the transformer. Nothing is checked if it does not exist.
+            weights: The folder should contain the weights.
+
+        Raises:
+            ValueError: If the folder has weights but no safetensors, is an adapter without its model, or has an
+                architecture that needs Python code of the folder.
+        """
+        if not folder.is_dir():
+            return
+        tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
+        # sentence-transformers loads an adapter together with its model
+        complete = self is EVALUATED and (tensors or (folder / "modules.json").is_file())
+        if (folder / "adapter_config.json").is_file() and not complete:
+            raise ValueError(
+                f"{self.setting}: {path!r} contains an adapter (adapter_config.json). Merge it into its model once: "
+                "peft.AutoPeftModelForFeatureExtraction.from_pretrained(path).merge_and_unload().save_pretrained(new_path), "
+                "and save the tokenizer there"
+            )
+        if weights and not tensors and list(folder.glob("*.bin")):
+            also = ", and save the tokenizer the same way" if self.tokenizer else ""
+            raise ValueError(
+                f"{self.setting}: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
+                "you trust their source, convert them once: "
+                f"{self.kind}.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){also}."
+            )
+        other = next((kind for end, kind in CONVERTED.items() if next(folder.rglob(end), None)), None)
+        if weights and not tensors and other:
+            raise ValueError(
+                f"{self.setting}: {path!r} has only {other} weights and no safetensors; specify the folder of the model "
+                "that they were converted from"
+            )
+        file = folder / "config.json"
+        about = read_json(file) if file.is_file() else {}
+        if about.get("auto_map") and about.get("model_type") not in _known_types():
+            raise ValueError(
+                f"{self.setting}: {path!r} is a model of type {about.get('model_type')!r} with custom Python code "
+                "(auto_map in config.json), which is not run; choose a model type that transformers supports"
+            )
+
+
+def _known_types() -> Any:
+    from transformers import CONFIG_MAPPING
+
+    return CONFIG_MAPPING
+
+
+EVALUATED = PretrainedRef("model", tokenizer=True)
+ENCODER = PretrainedRef("encoder.path", tokenizer=True)
+TOWER = PretrainedRef("method.tower.path", tokenizer=False)

@@ -119,9 +119,9 @@ def test_recipes_by_name_and_by_file(tmp_path: Path) -> None:
     [
         ("visualsce/demo", "Did you mean 'visualcse'"),
         ("visualcse/dmeo", "Did you mean 'demo'"),
-        ("visualcse/", "no recipe ''"),
-        ("nowhere.py/demo", "no file nowhere.py"),
-        ("nowhere/recipe.json", "no file nowhere/recipe.json"),
+        ("visualcse/", "recipe '' not found"),
+        ("nowhere.py/demo", "file nowhere.py not found"),
+        ("nowhere/recipe.json", "file nowhere/recipe.json not found"),
     ],
 )
 def test_recipes_that_do_not_exist(name: str, named: str) -> None:

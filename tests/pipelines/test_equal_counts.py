@@ -20,8 +20,7 @@ import torch
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
-from multicse.pipelines import describe, mine, simcse
-from multicse.trainers.recipe import Recipe
+from multicse.pipelines import cli, describe, simcse
 from tests.data.packing import run, samples
 from tests.small import WORDS
 
@@ -110,7 +109,7 @@ def test_four_commands_count_the_same(
     assert read == packed and len(read) + skipped == rows
 
     given = ["--text", name, *([] if is_text else ["--column", "text"])]
-    recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_text())
+    recipe = cli.parse_mine(simcse.RECIPES, "", given)
     assert "3 left out: text, captions or class are empty" in capsys.readouterr().out
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))

@@ -80,4 +80,4 @@ def test_every_option_of_a_verb_is_explained(verb: str, monkeypatch: pytest.Monk
 
 
 def test_every_option_of_a_first_run_is_explained() -> None:
-    assert not fragments(helps(partial(mine.arguments, registry.load("simcse").RECIPES, [])))
+    assert not fragments(helps(partial(mine.choose, registry.load("simcse").RECIPES, [])))

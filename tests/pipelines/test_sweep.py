@@ -141,9 +141,9 @@ def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
     summary = {
         "before": {"lee": {"spearman": 40.0}, "mr": {"accuracy": 60.0}},
         "baseline": {"lee": {"spearman": 44.0}},
-        "held_out": {"best": scores, "as it stands": scores},
+        "held_out": {"best": scores, "unchanged": scores},
         "best": {"trial": 3, "score": 50.0, "pipeline": "simcse"},
-        "as_it_stands": {"score": None},
+        "unchanged": {"score": None},
         "trials": dict.fromkeys(("finished", "stopped", "failed"), 1),
         **dict.fromkeys(("metric", "recipe", "export", "model", "mlflow_run_id", "tracking_uri"), "x"),
     }
@@ -246,9 +246,9 @@ def test_from_the_command_line(
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     trials = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert len(trials) == 3 and trials[0]["changes"] == {}
-    best, plain = summary["best"], summary["as_it_stands"]
+    best, plain = summary["best"], summary["unchanged"]
     assert best["score"] == max(trial["best"] for trial in trials) >= plain["score"]
-    assert set(summary["held_out"]) == {"best", "as it stands"} and "lee" in summary["held_out"]["best"]
+    assert set(summary["held_out"]) == {"best", "unchanged"} and "lee" in summary["held_out"]["best"]
     client = MlflowClient(uri)
     folders = [file.path for file in client.list_artifacts(summary["mlflow_run_id"])]
     assert {"figures", "best.json", "trials.json", "summary.json", "export"} <= set(folders)
@@ -267,7 +267,7 @@ def test_from_the_command_line(
         held = summary["held_out"]["best"]["lee"]["spearman"][0]
         assert again["after"]["lee"]["spearman"] == pytest.approx(held, abs=1e-6)
 
-    assert pipeline.main(command) == 0 and "has ended" in capsys.readouterr().out
+    assert pipeline.main(command) == 0 and "this sweep is finished" in capsys.readouterr().out
     (tmp_path / "out" / "summary.json").unlink()
     assert pipeline.main(command) == 0  # its trials have ended: only the conclusion is drawn again
     assert json.loads((tmp_path / "out" / "trials.json").read_text()) == trials

@@ -333,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
             Samples(place, place)
         if not arguments.tasks:
             raise EvaluationError(
-                f"--evaluation.data {arguments.evaluation_data}: rated pairs not found; give another folder"
+                f"--evaluation.data {arguments.evaluation_data}: no rated pairs found; give another folder"
             )
         if arguments.most < 1:
             raise EvaluationError(f"--most {arguments.most}: give a number of at least 1")

@@ -70,7 +70,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "roberta-base": _row(
         "roberta-base", {"encoder.path": parts.ROBERTA_BASE.path}, "Table 3: deberta-base with RoBERTa-base."
     ),
-    "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3: deberta-base with BERT-base."),
+    "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3, with BERT-base."),
     "paper": _row(
         "paper",
         PRINTED,

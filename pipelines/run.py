@@ -1,7 +1,7 @@
 """Train sentence embeddings with a published method, or with your own: ``multicse COMMAND [ARGUMENTS]``.
 
-In a clone, ``python pipelines/run.py COMMAND`` or ``python pipelines/COMMAND.py`` does the same. COMMAND can also be your own
-Python file with RECIPES (docs/how-to/custom-method.md) or a pipeline of an installed package.
+In a clone, ``python pipelines/run.py COMMAND`` or ``python pipelines/COMMAND.py`` does the same. COMMAND can also be your
+own Python file with RECIPES (docs/how-to/custom-method.md) or a pipeline of an installed package.
 """
 
 from __future__ import annotations

@@ -45,10 +45,12 @@ ROWS = 10
 class Arguments:
     """Train a recipe with different settings, stop poor trials early, and export the best model.
 
-    Trial 0 is the unchanged recipe. Trials are compared by the development task of the recipe (evaluation.select). Held-out tasks (evaluation.final) are
-    evaluated only for the best trial and for trial 0. Options that change settings of the recipe can follow and apply to all
-    trials, as for the pipeline itself (python pipelines/PIPELINE.py demo --help). Settings that trials do not use, such as
-    --run.output_dir, are refused. To resume an interrupted sweep, run the same command again.
+    Trial 0 is the unchanged recipe. Trials are compared by the development task of the recipe (evaluation.select). Held-out
+    tasks (evaluation.final) are evaluated only for the best trial and for trial 0. To resume an interrupted sweep, run the
+    same command again.
+
+    Options that change settings of the recipe can follow and apply to all trials, as for the pipeline itself (python
+    pipelines/PIPELINE.py demo --help). Settings that trials do not use, such as --run.output_dir, are refused.
 
     Example: python pipelines/sweep.py visualcse --trials 16 --run.max_steps 100
     """

@@ -1,4 +1,4 @@
-"""The same files through describe, pack, a stream and mine: every row is a sample, or is counted as one that is left out."""
+"""Test that describe, pack, a stream and mine count equal samples: each row is a sample or is counted as left out."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_four_commands_count_the_same(
 
     command = ("text", path) if is_text else ("table", path, "--columns", "text")
     assert run(*command, "--no-shuffle", "--out", "packed") == 0
-    said = capsys.readouterr().out
-    assert "37 samples" in said and "3 left out: text, captions or class are empty" in said
+    shown = capsys.readouterr().out
+    assert "37 samples" in shown and "3 left out: text, captions or class are empty" in shown
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)

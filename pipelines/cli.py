@@ -21,8 +21,8 @@ from multicse.trainers.recipe import Recipe, RecipeError, current_name
 
 UNIMPROVED = (
     "training did not improve the model: no later step had a better development score than step 0, so the untrained "
-    f"model is exported. Try other learning rates and temperatures ({command('sweep')}), more text, or a task in the language of the "
-    "text (evaluation.select)"
+    f"model is exported. Try other learning rates and temperatures ({command('sweep')}), more text, or a task in the "
+    "language of the text (evaluation.select)"
 )
 """Warning at the end of a run with step 0 as its best step."""
 

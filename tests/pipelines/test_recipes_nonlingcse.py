@@ -36,7 +36,7 @@ RECIPES = {
 
 
 def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...]) -> dict[str, Any]:
-    """Return expected settings from batch size and learning rate of the text, and lr, weight, temperature of other streams."""
+    """Return settings for batch size and learning rate of the text, and lr, weight and temperature of other streams."""
     updates = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper does not describe schedules
     found: dict[str, Any] = {"streams.text.batch_size": text[0], "optim.text.lr": text[1], "run.epochs": epochs}
     for update, schedule in updates.items():

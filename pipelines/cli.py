@@ -79,7 +79,17 @@ def _from_file(given: str) -> Recipe:
 
 
 def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Return the recipe for the user's files, and write and print it. Arguments as for `parse`, after ``mine``."""
+    """Choose settings from the user's files, print them, write the recipe and return it.
+
+    Args:
+        recipes: Recipes of the pipeline.
+        description: First lines of the help.
+        arguments: Arguments after ``mine``.
+
+    Raises:
+        DataError: If the files cannot be used.
+        RecipeError: If the pipeline does not support such files, or a setting is invalid.
+    """
     from multicse.pipelines import mine
 
     chosen = mine.choose(recipes, arguments)

@@ -90,7 +90,7 @@ def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callab
 
 
 PRINTED = {"method.variant": "paper", "optim.*.weight_decay": 0.0}
-"""Changes of a recipe; a star stands for the name of its update."""
+"""Changes of a recipe; a star is replaced by the name of its update."""
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,

@@ -185,7 +185,7 @@ def worst_pairs(task: PairTask, cosines: np.ndarray, k: int = 20) -> pd.DataFram
 
 
 @cache
-def pair_task(name: str, arguments: Arguments) -> PairTask:
+def _pair_task(name: str, arguments: Arguments) -> PairTask:
     """Return a set of rated pairs."""
     (task,) = registry.make_tasks([name], arguments.evaluation_data)
     assert isinstance(task, PairTask)
@@ -193,27 +193,27 @@ def pair_task(name: str, arguments: Arguments) -> PairTask:
 
 
 @cache
-def model_of(spec: str, arguments: Arguments) -> Model:
+def _model_of(spec: str, arguments: Arguments) -> Model:
     """Load a model; whitening and flow are fitted on the sentences of the rated pairs."""
-    sentences = chain.from_iterable(pair_task(name, arguments).sentences() for name in arguments.tasks)
+    sentences = chain.from_iterable(_pair_task(name, arguments).sentences() for name in arguments.tasks)
     return load_model(spec, device=arguments.device, fit=list(dict.fromkeys(sentences)))
 
 
 @cache
-def index_of(spec: str, place: str, arguments: Arguments) -> Index:
+def _index_of(spec: str, place: str, arguments: Arguments) -> Index:
     """Index shards, or the sentences of rated pairs."""
-    model = model_of(spec, arguments)
+    model = _model_of(spec, arguments)
     if place in arguments.data:
         return index_set(model, Samples(place, place), arguments.most)
-    sentences = pair_task(place, arguments).sentences()[: arguments.most]
+    sentences = _pair_task(place, arguments).sentences()[: arguments.most]
     return Index(unit(embed(model, sentences)), sentences, list(range(len(sentences))))
 
 
 @cache
-def measured(spec: str, name: str, arguments: Arguments) -> report.Measured:
+def _measured(spec: str, name: str, arguments: Arguments) -> report.Measured:
     """Evaluate a model on a set of rated pairs: correlation, cosines, alignment and uniformity."""
     tasks = registry.make_tasks([name, name + registry.GEOMETRY], arguments.evaluation_data)
-    return report.measure(spec, model_of(spec, arguments), tasks)
+    return report.measure(spec, _model_of(spec, arguments), tasks)
 
 
 def page(argv: Sequence[str]) -> None:
@@ -222,7 +222,7 @@ def page(argv: Sequence[str]) -> None:
 
     arguments = tyro.cli(Arguments, args=argv)
     st.set_page_config("MultiCSE", layout="wide")
-    views = {"Nearest": show_nearest, "Worst pairs": show_worst_pairs, "Alignment and uniformity": show_geometry}
+    views = {"Nearest": _show_nearest, "Worst pairs": _show_worst_pairs, "Alignment and uniformity": _show_geometry}
     view = views[st.sidebar.radio("Show", list(views))]
     name = st.sidebar.selectbox("Rated pairs", arguments.tasks)
     try:
@@ -232,22 +232,22 @@ def page(argv: Sequence[str]) -> None:
         st.error(str(error))
 
 
-def show_nearest(st: Any, arguments: Arguments, name: str) -> None:
+def _show_nearest(st: Any, arguments: Arguments, name: str) -> None:
     """Show the nearest samples of the typed sentence, in one column per model."""
     k = st.sidebar.slider("How many", 1, 20, 6)
     query = st.text_input("Sentence", placeholder="Type a sentence, then Enter").strip()
     for spec, column in zip(arguments.models, st.columns(len(arguments.models)), strict=True):
         column.subheader(plain(spec))
         for place in (arguments.data or (name,)) if query else ():
-            index = index_of(spec, place, arguments)
+            index = _index_of(spec, place, arguments)
             column.caption(plain(f"{place}, {len({*index.owners}):,} searched"))
-            show_hits(column, index, nearest(index, embed(model_of(spec, arguments), [query])[0], k))
+            _show_hits(column, index, nearest(index, embed(_model_of(spec, arguments), [query])[0], k))
 
 
-def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
+def _show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
     """Show sentences as a table, images in rows and audio clips below each other."""
     if index.items is None:
-        show_table(column, pd.DataFrame(hits).drop(columns="sample").round(3), 340)
+        _show_table(column, pd.DataFrame(hits).drop(columns="sample").round(3), 340)
         return
     raw = [index.items.shards.sample(hit.sample) for hit in hits]
     fields = [sample.fields for sample in raw if isinstance(sample, RawSample)]
@@ -261,7 +261,7 @@ def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
         column.audio(content, f"audio/{extension}")
 
 
-def show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
+def _show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
     """Show a table with columns of text that are `width` pixels wide and four lines high."""
     texts = {name: {"width": width} for name in rows.select_dtypes(exclude="number")}
     place.dataframe(rows, hide_index=True, column_config=texts, row_height=76)
@@ -272,20 +272,20 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]$:~<#])", r"\\\1", text)
 
 
-def show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
+def _show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
     """Show the pairs with the largest ranking errors of each model."""
     st.caption("off: difference between the ranks by cosine and by rating, in % of all pairs (+ overestimates similarity)")
     for spec in arguments.models:
-        done = measured(spec, name, arguments)
+        done = _measured(spec, name, arguments)
         st.subheader(plain(f"{spec}: Spearman {done.report['results'][name]['spearman']:.2f}"))
-        worst = worst_pairs(pair_task(name, arguments), done.examples[name])
-        show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
+        worst = worst_pairs(_pair_task(name, arguments), done.examples[name])
+        _show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
 
 
-def show_geometry(st: Any, arguments: Arguments, name: str) -> None:
+def _show_geometry(st: Any, arguments: Arguments, name: str) -> None:
     """Show alignment and uniformity of the models as a figure and a table."""
     geometry = name + registry.GEOMETRY
-    reports = {spec: measured(spec, name, arguments).report for spec in arguments.models}
+    reports = {spec: _measured(spec, name, arguments).report for spec in arguments.models}
     tasks = registry.make_tasks([geometry], arguments.evaluation_data)
     for _, figure in report.scatter({spec: [one] for spec, one in reports.items()}, tasks):
         st.pyplot(figure, width=700)

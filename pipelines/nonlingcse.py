@@ -66,7 +66,12 @@ RELEASED_AUDIO = {"mixup_probability": 0.5, "mask_bins": 48, "mask_frames": 192}
 
 
 def variant_changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
-    """Return the changes of a repaired recipe for a variant: as printed in the paper, or as in the released code."""
+    """Return the changes that make a repaired recipe another variant.
+
+    Args:
+        recipe: Repaired recipe.
+        variant: As printed in the paper, or as in the released code.
+    """
     changes: dict[str, Any] = {"method.variant": variant}
     if variant == "paper":  # section 3.3: always 0.07; the supervised script uses 0.05
         changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}

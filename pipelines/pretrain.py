@@ -18,8 +18,8 @@ from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfi
 def small() -> Recipe:
     """Pretrain a new BERT with 2 layers, 192 dimensions and 8,000 word pieces; set --streams.text.shards.
 
-    Learning rate and sequence length are those of this project's encoder: higher learning rates lose lexical information
-    (docs/dev/log.md).
+    This project's encoder was trained with the same learning rate and sequence length; higher learning rates lose lexical
+    information (docs/dev/log.md).
     """
     return Recipe(
         name="pretrain/small",

@@ -165,7 +165,7 @@ def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_command_is_answered(
+def test_a_wrong_command_names_setting_and_remedy(
     command: str,
     files: Path,
     recipe: Recipe,
@@ -207,7 +207,7 @@ def test_a_wrong_command_is_answered(
         ({"run.storage": "s3://b/runs", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),
     ],
 )
-def test_what_does_not_fit_the_recipe_or_the_cluster_is_named(
+def test_settings_that_do_not_fit_recipe_or_cluster_are_named(
     recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str, tmp_path: Path
 ) -> None:
     """A Hugging Face data set is cached only on the node that loaded it."""

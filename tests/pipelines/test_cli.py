@@ -60,7 +60,7 @@ def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value:
     assert after == before
 
 
-def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
+def test_a_recipe_file_can_be_given_and_changed(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     written = visualcse.RECIPES["roberta-base"]().replace("optim.text.groups", {"weights": {"lr": 1e-6}})
     # Output folder and run.overwrite are not taken from the file.

@@ -170,7 +170,7 @@ def test_audio_is_evaluated_on_the_paper_s_splits() -> None:
 
 
 @pytest.mark.parametrize("row", ["T14/CLIPn", "T13b/CyCLAPs"])
-def test_small_rows_keep_what_a_row_varies(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_rows_keep_the_settings_of_a_row(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offline, "clip_sets", lambda self: None)
     recipe = recipe_in(TABLES, row)
     small = small_scale.clip(recipe, Offline(tmp_path, tmp_path))

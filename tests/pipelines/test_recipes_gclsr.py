@@ -63,7 +63,7 @@ def test_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [64, 128, 1024])
-def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
+def test_disagree_5_6_the_learning_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
     recipe = recipe_of(next(row for row in TABLES["T4"].rows if row.label == str(batch)))
     assert recipe.optim["text"].lr == pytest.approx(0.03 * batch / 128)
     assert recipe.steps(10_000) == 20 * recipe.evaluation.eval_steps  # measured after each epoch
@@ -103,7 +103,7 @@ def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: 
     assert (table.columns, table.average) == (("sts12", "sts13", "sts14", "sts15"), True)
 
 
-def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
+def test_a_decaying_predictor_has_the_learning_rate_of_the_encoder() -> None:
     """In Table 6, "Decay", the released scheduler gives both groups one learning rate, including the warm-up."""
     optim = recipe_of(TABLES["T6"].rows[0]).optim["text"]
     base = optim.model_dump(include={"lr", "schedule", "warmup"})

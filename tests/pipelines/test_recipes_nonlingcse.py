@@ -193,7 +193,7 @@ class Names(Offline):
         return []
 
 
-def test_the_small_scale_keeps_what_rows_vary() -> None:
+def test_the_small_scale_keeps_the_settings_of_rows() -> None:
     """There is one recipe per kind of row; rows with other encoder sizes have the same run."""
     small = {
         row.label: small_scale.nonlingcse(recipe_of(row), Names(Path("data"), Path("shards")))

@@ -1,4 +1,4 @@
-"""CLAP and CyCLAP with sentence-embedding training (Zhao et al. 2023): audio-caption pairs, and SimCSE on the captions."""
+"""CLAP and CyCLAP (Zhao et al. 2023): audio-caption pairs, and SimCSE on the captions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CLIP and CyCLIP with sentence-embedding training (Zhao et al.): image-caption pairs, and SimCSE on captions or NLI."""
+"""CLIP and CyCLIP (Zhao et al. 2023): image-caption pairs, and SimCSE on captions or NLI."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Arguments:
     """
 
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """Model to evaluate."""
+    """Model to evaluate, written as described above."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[LABEL=]MODEL")] = ()
     """Models to compare. Marks show which models differ significantly from the first one. Models with the same LABEL are
     runs (seeds) of one model. A report written by --json (.json) can be given in place of a model."""

@@ -38,7 +38,7 @@ class Arguments:
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
     """Output folder of a run, for its last checkpoint, or the folder of one checkpoint."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Folder to create."""
+    """Folder of the exported model."""
     overwrite: bool = False
     """Replace an earlier export."""
     onnx: bool = False

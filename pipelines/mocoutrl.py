@@ -1,4 +1,4 @@
-"""MoCoUTRL (Connection Science 2023): a word replaced by a synonym and by an antonym, and a momentum dictionary of words."""
+"""MoCoUTRL (Connection Science 2023): one word replaced by a synonym and an antonym, a momentum dictionary of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MultiCSE: combinations of the methods: unpaired images and audio, guidance, synonyms, groups, cycles, whitening."""
+"""MultiCSE: combinations of unpaired images and audio, guidance, synonyms, groups, cycles and whitening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pretrain a small BERT and its WordPiece tokenizer on your own text, for languages without a pretrained encoder."""
+"""Pretrain a small BERT and its tokenizer on your own text, for languages without a pretrained encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MoCoUTRL (Connection Science 2023): one word replaced by a synonym and an antonym, a momentum dictionary of words."""
+"""MoCoUTRL (Connection Science 2023): one word replaced by a synonym and an antonym, a momentum dictionary."""
 
 from __future__ import annotations
 

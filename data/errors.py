@@ -86,9 +86,31 @@ def handle_interrupt() -> Iterator[None]:
         sys.exit(1)
 
 
+REPORTED = (ValueError, OSError, FloatingPointError)
+"""Errors of input, files and the numbers of a training: a command prints their message, and no traceback."""
+WRONG_INPUT = (ValueError, FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+EXIT_CODES = """\
+Exit codes: 0 success; 1 a run failed, or a check found a difference; 2 a wrong option, setting or input file, which the
+message names; 130 interrupted by Ctrl-C."""
+
+
+def report_error(error: Exception) -> int:
+    """Print the error that ends a command, and return its exit code according to `EXIT_CODES`.
+
+    An attribute ``exit_code`` marks ValueErrors that are failures of a run.
+    """
+    print(f"error: {error}", file=sys.stderr)
+    code: int = getattr(error, "exit_code", 2 if isinstance(error, WRONG_INPUT) else 1)
+    return code
+
+
 def cli_errors(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
-    """Make a command print an error of its input (ValueError), its files (OSError) or the numbers of its training
-    (FloatingPointError) in one line and return 2. It is interrupted as in `handle_interrupt`."""
+    """Make a command print `REPORTED` errors in one line and return the code of `report_error`.
+
+    It is interrupted as in `handle_interrupt`.
+    """
 
     @functools.wraps(main)
     @handle_interrupt()
@@ -97,8 +119,7 @@ def cli_errors(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
             return main(argv)
         except BrokenPipeError:
             raise
-        except (ValueError, OSError, FloatingPointError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
+        except REPORTED as error:
+            return report_error(error)
 
     return command

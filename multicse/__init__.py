@@ -1,6 +1,7 @@
-"""Contrastive sentence embeddings; the Python API is described in docs/reference/python.md.
+"""Train, evaluate and export contrastive sentence embeddings.
 
-The functions below are imported when they are first used. Packages are imported by name: ``multicse.PACKAGE.MODULE``.
+The functions in `__all__` are imported when they are first used, so that ``import multicse`` takes milliseconds. All other
+code is imported as ``multicse.PACKAGE.MODULE``. docs/reference/python.md describes the Python API.
 """
 
 from functools import cache
@@ -26,13 +27,13 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def plugin_rooms() -> list[Path]:
-    """Return the folders of the rooms with a file ``plugin.py``: no other room imports them, they add to the others."""
+def plugin_packages() -> list[Path]:
+    """Return the folders of packages that contain a ``plugin.py``: no other package imports them."""
     return sorted(file.parent for place in __path__ for file in Path(place).glob("*/plugin.py"))
 
 
 @cache
 def load_plugins() -> None:
-    """Import the ``plugin`` of every room that has one, which adds its tasks, encoders and figures to the registries."""
-    for room in plugin_rooms():
-        import_module(f"{__name__}.{room.name}.plugin")
+    """Import the module ``plugin`` of these packages, which registers their tasks, encoders and figures."""
+    for package in plugin_packages():
+        import_module(f"{__name__}.{package.name}.plugin")

@@ -1,0 +1,1 @@
+"""Scripts: one per method, with its recipes, and one per command."""

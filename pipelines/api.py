@@ -1,6 +1,6 @@
-"""The Python API: `load_recipe`, `train`, `evaluate` and `pack`; `sweep` is in `multicse.pipelines.sweep`.
+"""Python API: `load_recipe`, `train`, `evaluate` and `pack`, which users import from `multicse`.
 
-The functions are imported from `multicse`, which loads this module when the first one is used.
+`multicse.sweep` is in `multicse.pipelines.sweep`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from multicse.data.shards import Manifest
     from multicse.evaluation.task import Encoder
 
-os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # messages name the setting, and no page of pydantic
+os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # error messages without links to pydantic's documentation
 
 Metrics = dict[str, dict[str, float]]
 """Metrics by task: ``{"lee": {"spearman": 49.2, ...}, ...}``; correlations and accuracies are in points (100 = perfect)."""
 SOURCES = ("files", "file", "path")
-"""Options of `pipelines/pack.py` that name what is packed."""
+"""Options of `pipelines/pack.py` that name the source."""
 
 
 def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Return a recipe, with some of its settings changed.
+    """Load a recipe and change some of its settings.
 
     Args:
         name: ``PIPELINE/RECIPE`` (``visualcse/demo``), a pipeline alone for its demo, a Python file with `RECIPES`
@@ -43,8 +43,8 @@ def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
         The recipe, frozen. `Recipe.changed` returns a copy with further changes.
 
     Raises:
-        RecipeError: If there is no such pipeline, recipe or setting, or a value is not allowed. The message names the
-            nearest known name.
+        RecipeError: If the pipeline, recipe, file or setting does not exist, or a value is not allowed. The message names
+            the nearest known name.
 
     Examples:
         >>> recipe = multicse.load_recipe("visualcse/demo", {"optim.text.lr": 3e-4, "run.seed": 2})
@@ -58,9 +58,9 @@ def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
 
 
 def prepare(recipe: Recipe) -> Recipe:
-    """Make the input that a recipe does not find but makes itself, and return the recipe that reads it.
+    """Write the inputs that a recipe generates, and return the recipe that reads them.
 
-    These are the offline shards of its streams and tasks, and the new encoder of a recipe that pretrains one.
+    These are the offline shards of streams and tasks, and the new encoder of a recipe for pretraining.
     """
     from multicse.data.offline.demo import kinds_of, write_demo_shards
 
@@ -96,28 +96,28 @@ class TrainingResult:
 
         from multicse.models.hub_folders import carried_files
 
-        trust = {"trust_remote_code": True} if carried_files(self.export) else {}  # code of ours, in the export
+        trust = {"trust_remote_code": True} if carried_files(self.export) else {}  # the export contains code of this project
         return SentenceTransformer(str(self.export), **(trust | options))
 
 
 def train(recipe: Recipe | str | Path, output_dir: str | Path | None = None) -> TrainingResult:
-    """Train a recipe, evaluate it before and after, and export the model.
+    """Train a recipe, evaluate the model before and after training, and export it.
 
-    An interrupted run of the same recipe in the same folder resumes from its last checkpoint. A finished one is not
-    repeated: its result is returned.
+    An interrupted run of the same recipe in the same folder resumes from its last checkpoint. The result of a finished run
+    is returned without training again.
 
     Args:
         recipe: Recipe, or a name or file as for `load_recipe`.
-        output_dir: Folder of the run. Default: the recipe's `run.output_dir`.
+        output_dir: Folder of the run. Default: `run.output_dir` of the recipe.
 
     Returns:
-        Scores, exported model and MLflow run.
+        Scores, folder of the exported model and ID of the MLflow run.
 
     Raises:
-        RecipeError: If the recipe cannot run, before anything is started. The message names setting, value and remedy.
+        RecipeError: If a setting is invalid; raised before training starts. The message names setting, value and remedy.
         DataError: If shards or files are missing or damaged.
         NonFiniteLoss: If a loss or gradient becomes infinite or not a number.
-        Interrupted: After Ctrl-C or SIGTERM, when the checkpoint of the current step is written.
+        Interrupted: After Ctrl-C or SIGTERM, once the checkpoint of the current step is written.
 
     Examples:
         >>> recipe = multicse.load_recipe("simcse/smoke", {"run.num_workers": 0})  # in this process, without Ray
@@ -151,20 +151,20 @@ def evaluate(
     """Evaluate a sentence encoder.
 
     Args:
-        model: Folder, model ID on the Hugging Face Hub, word-vector file, each with ``@POOLING`` and ``+whitening`` after it
-            if wanted; or a `SentenceTransformer`, or an object with ``encode(items, modality)`` that returns (N, d).
-        tasks: Names of tasks and groups: ``lee``, ``sts``, ``pairs:dev.tsv``, ... Default: every STS set found.
-        data: SentEval `downstream` folder, or a folder of raw TSVs. Without it the Lee corpus is available.
-        pooling: Pooling in place of the model's own; only for a folder, ID or file.
-        device: Device of a model that is loaded. Default: the GPU if there is one.
-        batch_size: Texts of 32 tokens in a batch.
-        seed: Seed of classifiers and fitted post-processing.
+        model: Folder, Hugging Face model ID or word-vector file, optionally followed by ``@POOLING`` and ``+whitening``; or
+            a `SentenceTransformer`; or an object with a method ``encode(items, modality)`` that returns an array (N, d).
+        tasks: Names of tasks and groups: ``lee``, ``sts``, ``pairs:dev.tsv``, ... Default: all STS tasks found in `data`.
+        data: SentEval `downstream` folder, or a folder of raw TSVs. Default: the Lee corpus.
+        pooling: Pooling to use instead of the model's own; only for a folder, ID or file.
+        device: Device, only for a folder, ID or file. Default: the GPU if one is available.
+        batch_size: Batch size in texts of 32 tokens.
+        seed: Random seed of classifiers and fitted post-processing.
 
     Returns:
         Metrics by task; correlations and accuracies are in points.
 
     Raises:
-        EvaluationError: If there is no such model, task or data, or the embeddings are not finite.
+        EvaluationError: If the model, a task or its data does not exist, or embeddings are not finite.
 
     Examples:
         >>> multicse.evaluate(result.export, ["lee"]).keys()
@@ -186,7 +186,7 @@ def evaluate(
     if isinstance(model, (str, Path)):
         encoder = load_for(chosen, str(model), pooling=pooling, device=device, batch_size=batch_size, seed=seed)
     elif pooling is not None:
-        raise task.EvaluationError(f"pooling={pooling!r} is for a model that is loaded; this one has its own")
+        raise task.EvaluationError(f"pooling={pooling!r} is only for a folder, model ID or file; leave it out")
     else:
         loaded = isinstance(model, SentenceTransformer)
         encoder = FolderEncoder(model, Path(), "own", batch_size) if loaded else model
@@ -210,30 +210,30 @@ def pack(
             folder of class folders or a table that names files.
         source: File, folder, pattern or URL; several files for ``text``.
         out: Folder of the shards.
-        licence: Licence of the data, for the cards of models that are trained on it.
-        overwrite: Replace the shards that are in the folder.
-        workers: Processes that read and write.
+        licence: Licence of the data, for the model cards of models trained on it.
+        overwrite: Replace existing shards in the folder.
+        workers: Number of processes that read and write.
         options: Further options of ``pipelines/pack.py KIND`` by name, such as ``columns=("sent0", "sent1")`` for a table.
 
     Returns:
-        The content of ``dataset.json``: folder, shards, counts, classes.
+        Content of ``dataset.json``: folder, shards, counts, classes.
 
     Raises:
-        DataError: If the source cannot be read, the folder has shards already, or there is no such kind or option.
+        DataError: If the source cannot be read, the folder contains shards already, or the kind or an option does not exist.
 
     Examples:
-        >>> _ = Path("sentences.txt").write_text("A first sentence.\\nA second sentence.\\n")
+        >>> _ = Path("sentences.txt").write_text("One sentence per line.")
         >>> multicse.pack("text", "sentences.txt", "shards/text", licence="CC0-1.0").record["nsamples"]
-        2
+        1
     """
     from multicse.pipelines import pack as verb
 
     kinds: dict[str, Any] = {"text": verb.Text, "table": verb.Table, "images": verb.Images, "audio": verb.Audio}
     if kind not in kinds:
-        raise DataError(f"kind {kind!r}.{did_you_mean(kind, kinds)} It is one of {', '.join(kinds)}")
+        raise DataError(f"kind {kind!r} does not exist.{did_you_mean(kind, kinds)} Kinds: {', '.join(kinds)}")
     place, *known = sorted(inspect.signature(kinds[kind]).parameters, key=lambda name: name not in SOURCES)
     if wrong := next((name for name in options if name not in known), None):
-        raise DataError(f"kind {kind!r} has no option {wrong!r}.{did_you_mean(wrong, known)} It has {', '.join(known)}")
+        raise DataError(f"kind {kind!r} has no option {wrong!r}.{did_you_mean(wrong, known)} Options: {', '.join(known)}")
     several = [source] if isinstance(source, (str, Path)) else source
     given = tuple(map(Path, several)) if kind == "text" else str(source)
     common = {place: given, "out": Path(out), "licence": licence, "overwrite": overwrite, "workers": workers}

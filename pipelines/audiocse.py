@@ -1,6 +1,6 @@
-"""AudioCSE (NonLing-CSE, NeurIPS 2022): SimCSE on text and, in every step, a contrastive step on unpaired sounds.
+"""AudioCSE (NonLing-CSE, NeurIPS 2022): SimCSE on text, alternating with a contrastive loss on unpaired audio.
 
-The numbers of its rows are in the table of pipelines/nonlingcse.py.
+The settings of its recipes are in the table in pipelines/nonlingcse.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ bert_base = ROWS["bert-base"]
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia, synthesised sounds, the small encoder of this project."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, synthesised audio, this project's small encoder."""
     return nonlingcse.offline("audiocse")
 
 

@@ -1,4 +1,4 @@
-"""CLAP and CyCLAP with sentence-embedding training (Zhao et al. 2023): sounds with captions, and SimCSE on captions."""
+"""CLAP and CyCLAP (Zhao et al. 2023): audio-caption pairs, and SimCSE on the captions."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ MODELS: dict[str, dict[str, float]] = {
     "cyclap": parts.CYCLIC,
     "cyclap-s": parts.CYCLIC | {"captions": 0.1},
 }
-"""A model of the paper is these weights of losses. Its winners of the grid {0.1, 0.25, 0.5} for sounds are not published;
-these are its weights for pictures. `tune_spaces/clip.py` holds the grid."""
+"""Loss weights of the models of the paper. The weights chosen from the grid {0.1, 0.25, 0.5} for audio are not published, so
+these are the weights for images. The grid is in `tune_spaces/clip.py`."""
 
 TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
-"""With a pooler that begins at random: the checkpoint has none. Its dropout is 0.1, as in the paper."""
+"""The checkpoint has no pooler, so the pooler is initialised randomly. Its dropout is 0.1, as in the paper."""
 AUDIO = HTSATTower(path="models/htsat-audioset")
-"""HTSAT-tiny with the weights of its AudioSet checkpoint, converted once; docs/papers/clip.md has the line."""
+"""HTSAT-tiny with the weights of its converted AudioSet checkpoint; docs/papers/clip.md has the command."""
 
 WARMUP = 9_600
-"""Steps (Table 10), of runs of 4,320 on Clotho and 3,240 on MusicCaps, which thus never leave it [errata 4.5]."""
+"""Steps (Table 10). Runs take 4,320 steps on Clotho and 3,240 on MusicCaps, so their warm-up never ends [errata 4.5]."""
 REPAIRED_WARMUP = 0.17
-"""The share that 9,600 steps are of a run on AudioCaps (56,070 steps), the set where they end before the run does."""
-
+"""9,600 steps as a share of a run on AudioCaps (56,070 steps), on which the warm-up ends before the run does."""
 
 CHOSEN = "retrieval:shards/clotho-val?primary=mean_map10"
-"""The validation split, on which the checkpoint is chosen, and which the paper's Table 5 has."""
+"""Validation split, for checkpoint selection and for Table 5 of the paper."""
 
 
 def model(weights: str) -> Recipe:
-    """One of `MODELS` on Clotho's 3,839 sounds, with the paper's settings."""
+    """Return the recipe of one of `MODELS` on the 3,839 audio clips of Clotho, with the settings of the paper."""
     return Recipe(
         name=f"clap/{weights}",
         method=CLIPConfig(tower=AUDIO, embed_dim=512, projection="mlp", **MODELS[weights]),
@@ -66,7 +65,7 @@ def model(weights: str) -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: CyCLAPs on computed sounds, a small AST, the small encoder of this project."""
+    """Train in minutes on a laptop, offline: CyCLAPs on synthesised audio, a small AST, this project's small encoder."""
     masks = {"mask_bins": 4, "mask_frames": 8}
     tower = ASTTower(input=parts.OFFLINE_SOUND, patch_size=8, stride=8, width=128, layers=3, heads=4, **masks)
     method = CLIPConfig(tower=tower, embed_dim=128, projection="mlp", **MODELS["cyclap-s"])
@@ -77,17 +76,17 @@ def demo() -> Recipe:
 smoke = parts.smoke_of(demo)
 
 PRINTED = {"method.variant": "paper"}
-RELEASED = {  # not the variant `released`, under which long captions lose their end: that is CyCLIP's code alone
+RELEASED = {  # not the variant `released`, which truncates long captions as only CyCLIP's code does
     "streams.pairs.batch_size": 96,
     "optim.pairs.lr": 1e-4,
     "optim.pairs.warmup": 3200,
     "run.epochs": 45,
     "run.seed": 3407,
     "evaluation.eval_steps": 40,
-    # Its mAP@10 does not sort the ranks of a clip's captions.
+    # The released mAP@10 does not sort the ranks of a clip's captions.
     "evaluation.select": f"{CHOSEN}&released=true",
 }
-ABOUT = "Tables 4, 5, 7, 11: HTSAT-tiny and RoBERTa-base on Clotho, whose run ends within its warm-up; losses"
+ABOUT = "Tables 4, 5, 7, 11: HTSAT-tiny and RoBERTa-base on Clotho; the run ends before its warm-up does; losses"
 
 
 def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
@@ -98,9 +97,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     **{name: _row(name, name, {}, f"{ABOUT} {parts.losses(weights)}.") for name, weights in MODELS.items()},
-    "paper": _row("cyclap-s", "paper", PRINTED, "CyCLAPs as printed: losses are sums over the batch [errata 4.1]."),
+    "paper": _row("cyclap-s", "paper", PRINTED, "CyCLAPs as printed: losses are summed over the batch [errata 4.1]."),
     "warm": _row(
-        "cyclap-s", "warm", {"optim.pairs.warmup": REPAIRED_WARMUP}, "CyCLAPs with a warm-up that ends [errata 4.5]."
+        "cyclap-s", "warm", {"optim.pairs.warmup": REPAIRED_WARMUP}, "CyCLAPs with a warm-up that ends in time [errata 4.5]."
     ),
     "released": _row(
         "clap",

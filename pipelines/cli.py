@@ -1,56 +1,61 @@
-"""What every pipeline script does with its recipes: choose one, change fields, run it, show what came of it."""
+"""Command line of all pipelines: choose a recipe, change its settings, train it and print the results."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 import tyro
 
-from multicse.data.errors import command, handle_interrupt
+from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
 from multicse.pipelines import api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError, current_name
 
 UNIMPROVED = (
-    "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
-    f"that training began with. Try other rates and temperatures ({command('sweep')}), more text, or a task in the language "
-    "of the text (evaluation.select)"
+    "training did not improve the model: no later step had a better development score than step 0, so the untrained "
+    f"model is exported. Try other learning rates and temperatures ({command('sweep')}), more text, or a task in the "
+    "language of the text (evaluation.select)"
 )
-"""Said at the end of a run whose best step is its start."""
+"""Warning at the end of a run with step 0 as its best step."""
 
 ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
 """Options that mean True without a value."""
 MINE = "mine"
-"""In place of a recipe: one is made of the user's own files (`pipelines/mine.py`)."""
+"""Word in place of a recipe's name: the recipe is made from the user's files (`pipelines/mine.py`)."""
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """The recipe named by the first argument (or ``--recipe FILE.json``) with the fields that the rest change.
+    """Return the recipe of a command line. Unknown options end the program with the message of tyro.
 
-    Without a name it is ``demo``, or where there is none the first. Raises RecipeError for a name that is none, with the
-    nearest one. Unknown options end the program (tyro says how).
+    Args:
+        recipes: Recipes of the pipeline.
+        description: First lines of the help.
+        arguments: Name of a recipe (default: ``demo``, or the first one) or ``--recipe FILE.json``, then options that change
+            settings.
+
+    Raises:
+        RecipeError: If the recipe does not exist. The message names the nearest name.
     """
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
     if "--recipe" in arguments:
         place = arguments.index("--recipe")
         given = "".join(arguments[place + 1 : place + 2])
         del arguments[place : place + 2]
-        base = registry.from_file(Path(given)) if given and given not in recipes else registry.named(recipes, given)
+        base = _from_file(given) if given and given not in recipes else registry.named(recipes, given)
     else:
         base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     for argument in arguments:
         option = argument.partition("=")[0]
         if option.startswith("--") and (current := current_name(option[2:].replace("-", "_"))):
-            raise RecipeError(f"{option} is called --{current} now")
+            raise RecipeError(f"{option} is called --{current} now; use the new name")
     for switch in ALONE:
         if switch in arguments:
             place = arguments.index(switch) + 1
@@ -66,16 +71,43 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     )
 
 
+def _from_file(given: str) -> Recipe:
+    try:
+        return registry.from_file(Path(given))
+    except RecipeError as error:
+        raise RecipeError(f"--recipe: {error}") from None
+
+
+def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
+    """Choose settings from the user's files, print them, write the recipe and return it.
+
+    Args:
+        recipes: Recipes of the pipeline.
+        description: First lines of the help.
+        arguments: Arguments after ``mine``.
+
+    Raises:
+        DataError: If the files cannot be used.
+        RecipeError: If the pipeline does not support such files, or a setting is invalid.
+    """
+    from multicse.pipelines import mine
+
+    chosen = mine.choose(recipes, arguments)
+    recipe = parse({MINE: lambda: chosen.recipe}, description, [MINE, *chosen.options])
+    mine.write(chosen, recipe)
+    return recipe
+
+
 def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) -> None:
     """Refuse settings that a command does not use.
 
     Args:
         recipe: Recipe of the command line.
-        plain: The same recipe as its pipeline has it.
-        remedies: Paths of the settings, each with the way to get what it would be given for.
+        plain: The same recipe without changes.
+        remedies: Dotted names of unused settings, each with the option to use instead.
 
     Raises:
-        RecipeError: If a setting has been changed.
+        RecipeError: If one of these settings was changed.
     """
     given, usual = recipe.flat(), plain.flat()
     for path, remedy in remedies.items():
@@ -84,7 +116,7 @@ def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) ->
 
 
 def _none(base: Recipe, option: str, value: str) -> list[str]:
-    """``none``, as the help writes it, as tyro takes it: None, or no item of a list; a choice of that name stays."""
+    """Translate the value ``none`` of an option for tyro: None or an empty list, unless ``none`` is one of its choices."""
     if value.startswith("--") and value.endswith("=none"):
         option = value.removesuffix("=none")
         return [option, *_none(base, option, "none")]
@@ -108,50 +140,44 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     return "\n".join(
         [
             f"{description}\n",
-            f"Recipes: the first argument; without one: {registry.default(recipes)}",
+            f"Recipes (first argument; default: {registry.default(recipes)})",
             *(f"  {name:<{width}}{(make.__doc__ or '-').strip().splitlines()[0]}" for name, make in recipes.items()),
             "\nExamples",
             f"  {script} {next(iter(recipes))} --optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2",
-            *([f"  {script} {MINE} {files}    your own files: {MINE} --help"] if takes_files(recipes) else []),
-            f"  {script} --recipe runs/demo/recipe.json    what another run did (the file is in its output folder)\n",
-            f"Below: every setting of {base.name!r} by its dotted name, with its value. Lists are written with spaces.",
+            *([f"  {script} {MINE} {files}    train on your own files; see {MINE} --help"] if takes_files(recipes) else []),
+            f"  {script} --recipe runs/demo/recipe.json    repeat another run; the file is in its output folder\n",
+            f"The options below are all settings of {base.name!r} with their values. Lists are separated by spaces.",
         ]
     )
 
 
 @handle_interrupt()
 def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
-    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1."""
+    """Run the script of a pipeline and return the summary of its run.
+
+    Errors end the program with their message and an exit code of `multicse.data.errors.report_error`.
+
+    Args:
+        recipes: Recipes of the pipeline.
+        description: First lines of the help.
+    """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    with _told(ValueError):
-        given = sys.argv[1:]
-        mine_too = given[:1] == [MINE]
-        if mine_too:
-            from multicse.pipelines import mine
-
-            given = mine.arguments(recipes, given[1:])
-        recipe = parse(recipes, description or "", given)
-    # The libraries take seconds, which --help and a mistyped option should not.
-    from multicse.trainers.engine.step import NonFiniteLoss
-
-    with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not mine_too):
-        with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
+    given, about = sys.argv[1:], description or ""
+    try:
+        on_files = given[:1] == [MINE]
+        recipe = parse_mine(recipes, about, given[1:]) if on_files else parse(recipes, about, given)
+        with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not on_files):
             summary = api.train(recipe).summary
-        print(report(summary))
+            print(report(summary))
+    except BrokenPipeError:
+        raise
+    except REPORTED as error:
+        sys.exit(report_error(error))
     return summary
 
 
-@contextlib.contextmanager
-def _told(*kinds: type[Exception]) -> Iterator[None]:
-    """Errors of these kinds end the program with their message."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {error}")
-
-
 def report(summary: dict[str, Any]) -> str:
-    """Before and after, as a table, and where everything is."""
+    """Return the lines at the end of a run: scores before and after training, model, MLflow run."""
     from multicse.evaluation.tables import averages, before_after, layout
     from multicse.models.hub_folders import carried_files
 
@@ -162,10 +188,10 @@ def report(summary: dict[str, Any]) -> str:
     rows = before_after(scores, is_shown, ("before", "after"))
     lines = ["", layout(rows)] if len(rows) > 1 else []
     if "baseline" in columns:
-        lines.append("baseline: the encoder of before, whitened on training text; no training")
+        lines.append("baseline: the encoder before training, whitened on the training text")
     models = [f"{summary['export']}   (SentenceTransformer({summary['export']!r}{trust}))"]
-    if summary["tracking_uri"].startswith("http"):  # the folder may be a pod's, which is removed with it
-        models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)")
+    if summary["tracking_uri"].startswith("http"):  # the folder may be removed with its pod
+        models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri URI -d FOLDER)")
     selected = summary["best_score"] is not None
     chosen = f", best at step {summary['best_step']}" if selected else ""
     lines += [
@@ -183,7 +209,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def is_shown(metric: str) -> bool:
-    """Whether a metric is in the tables at the end of a run, which are those of the model card; MLflow has all."""
+    """Return True for metrics of the tables at the end of a run and in the model card; MLflow has all metrics."""
     from multicse.trainers.engine.card import SHOWN
 
     return metric in SHOWN

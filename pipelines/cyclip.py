@@ -1,4 +1,4 @@
-"""CLIP and CyCLIP with sentence-embedding training (Zhao et al.): pictures with captions, and SimCSE on captions or NLI."""
+"""CLIP and CyCLIP (Zhao et al. 2023): image-caption pairs, and SimCSE on captions or NLI."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
-"""What the paper's letters add: SimCSE on captions, supervised on NLI triples, SimCSE on single NLI sentences."""
+"""Losses by the paper's letters: SimCSE on captions (s), supervised on NLI triples (n), SimCSE on NLI sentences (e)."""
 MODELS: dict[str, dict[str, float]] = {
     f"{name}{letter}": base | own
     for name, base in (("clip", {}), ("cyclip", parts.CYCLIC))
     for letter, own in SENTENCES.items()
 }
-"""A model of the paper is these weights of losses, and the streams that they ask for."""
+"""Loss weights of the models of the paper; losses with a weight above 0 need their streams."""
 
 TEXT = EncoderConfig(path="openai/clip-vit-base-patch32", scratch=True, hidden_dropout=0.1, attention_dropout=0.1)
-"""CLIP's text transformer (512 wide, 12 layers, 8 heads, vocabulary 49,408) with random weights. CyCLIP's has no dropout;
-without any, the two views of a caption would be one."""
+"""CLIP's text transformer (512 wide, 12 layers, 8 heads, vocabulary 49,408) with random weights. CyCLIP uses no dropout, but
+without dropout the two views of a caption would be equal."""
 TRAINED = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
-"""A ViT-B/32 whose weights are there as safetensors; those of OpenAI's are pickled."""
+"""A ViT-B/32 with weights in safetensors; the weights of OpenAI's model are pickled."""
 CC3M, BATCH = 2_806_641, 80
-"""Pairs to train on, and of a step."""
+"""Number of training pairs, and pairs per batch."""
 
 COCO, FLICKR = "retrieval:shards/coco", "retrieval:shards/flickr30k"
 
 
 def model(weights: str) -> Recipe:
-    """One of `MODELS` with the paper's settings (section 4, Tables 9 and 10).
+    """Return the recipe of one of `MODELS` with the settings of the paper (section 4, Tables 9 and 10).
 
-    The papers do not say how large a batch of NLI is; here it is that of the pairs.
+    The batch size of NLI is not published; here it equals the batch size of the pairs.
     """
     method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **MODELS[weights])
     streams: dict[str, AnyStream] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=BATCH)}
@@ -74,7 +74,7 @@ def model(weights: str) -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: CyCLIPs on named icons, a small ViT, the small encoder of this project."""
+    """Train in minutes on a laptop, offline: CyCLIPs on named icons, a small ViT, this project's small encoder."""
     size = ImageInput(size=64)
     tower = ViTTower(input=size, patch_size=8, width=128, layers=4, heads=4, dropout=0.1)
     method = CLIPConfig(tower=tower, embed_dim=128, **MODELS["cyclip-s"])
@@ -90,12 +90,12 @@ def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callab
 
 
 PRINTED = {"method.variant": "paper", "optim.*.weight_decay": 0.0}
-"""Changes of a recipe; a star is the name of its update."""
+"""Changes of a recipe; a star is replaced by the name of its update."""
 RELEASED = {
     "method.variant": "released",
     "encoder.hidden_dropout": 0.0,
     "encoder.attention_dropout": 0.0,
-    # Its epochs, of whole batches only, count from 1, so step 0 is taken for the second epoch's.
+    # The released code counts epochs, of complete batches only, from 1, so step 0 belongs to the second epoch.
     "optim.pairs.ahead": CC3M // BATCH,
 }
 FINE_TUNED = {
@@ -123,19 +123,19 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "cyclip-s",
         "paper",
         {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
-        "CyCLIPs as printed: losses are sums over the batch and both directions, Adam without decay [errata 4.1 to 4.3].",
+        "CyCLIPs as printed: losses are summed over batch and directions, Adam without decay [errata 4.1 to 4.3].",
     ),
     "released": _row(
         "cyclip",
         "released",
         RELEASED,
-        "CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [errata 4.4].",
+        "CyCLIP as released: no text dropout, no warm-up, long captions lose the end token [errata 4.4].",
     ),
     "cyclip-s-vit": _row(
         "cyclip-s",
         "cyclip-s-vit",
         FINE_TUNED,
-        "CyCLIPs from an existing CLIP (ViT-B/32) on pairs of your own; not in the paper, rate and length are not tuned.",
+        "CyCLIPs from a pretrained CLIP (ViT-B/32) on your own pairs; not in the paper, learning rate and epochs not tuned.",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""What is in these shards, and are they whole: ``python pipelines/describe.py shards/wiki --verify``."""
+"""Show and verify shards, or show a recipe: ``python pipelines/describe.py shards/wiki --verify``."""
 
 from __future__ import annotations
 
@@ -23,22 +23,30 @@ from multicse.data.shards import BadSample, Manifest, Shard, ShardSet, read, rea
 
 @dataclass(frozen=True)
 class Arguments:
-    """Show a shard set (counts, fields, samples, checks against its dataset.json) or a recipe (PAPER:RECIPE).
+    """Show a set of shards (counts, fields, first samples, checks against dataset.json) or a recipe (PIPELINE:RECIPE).
 
-    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/visualcse.py demo --help). Exit code 1
-    when the shards are not what their dataset.json says.
+    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/visualcse.py demo
+    --help). The exit code is 1 if --verify finds shards that differ from their dataset.json.
     """
 
     what: tyro.conf.Positional[str]
-    """Shards (a folder, a brace range, URLs joined by ::), or a recipe like visualcse:demo."""
+    """Shards (a folder, a brace range, URLs joined by ::), or a recipe such as visualcse:demo."""
     samples: int = 3
-    """How many samples to show."""
+    """Number of samples to show."""
     verify: bool = False
-    """Read everything: count again, and compare sizes and sha256."""
+    """Read all shards, and compare counts, fields, sizes and sha256 with dataset.json."""
 
 
 def describe_shards(urls: str, samples: int = 3) -> str:
-    """Counts, fields, licence and the first samples of a shard set. Raises DataError as `ShardSet.open`."""
+    """Describe a set of shards: counts, fields, licence and the first samples.
+
+    Args:
+        urls: Folder, brace range, or URLs joined by ``::``.
+        samples: Number of samples to show.
+
+    Raises:
+        DataError: If the shards cannot be opened.
+    """
     shards = ShardSet.open(urls)
     size = f"{sum(shard.bytes for shard in shards.shards) / 1e6:,.1f} MB"
     lines = [
@@ -57,15 +65,15 @@ def describe_shards(urls: str, samples: int = 3) -> str:
 
 
 def _left_out(manifest: Manifest) -> list[str]:
-    """What a `dataset.json` says of files that were left out, as far as it is the entry that packing writes."""
+    """Return lines about the files that packing left out."""
     try:
         return left_out_lines(manifest.record.get("left_out") or {})
     except (AttributeError, TypeError, ValueError):
-        return [f"left_out is not understood: {reprlib.repr(manifest.record['left_out'])}"]
+        return [f"left_out has an unknown form: {reprlib.repr(manifest.record['left_out'])}"]
 
 
 def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Key and fields of the first samples of a shard, in its order. Raises DataError at the first that cannot be read."""
+    """Yield key and fields of the first samples of a shard; raise DataError at a sample that cannot be read."""
     for sample in read(shard, range(min(count, shard.samples))):
         if isinstance(sample, BadSample):
             raise DataError(f"sample {sample.key}: {sample.reason}")
@@ -73,7 +81,7 @@ def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, bytes]]]
 
 
 def _first(shards: ShardSet, count: int) -> Iterator[str]:
-    """The first samples for the eye: texts shortened, sizes of all else."""
+    """Yield lines with the first samples: shortened texts, and the sizes of other fields."""
     for shard in shards.shards:
         try:
             for key, fields in _samples(shard, count):
@@ -82,7 +90,7 @@ def _first(shards: ShardSet, count: int) -> Iterator[str]:
                     yield f"    {name:5} {_render_field(name, data)}"
                 count -= 1
         except DataError as error:
-            yield f"  {shard.name} cannot be read on: {error}"
+            yield f"  {shard.name} cannot be read further: {error}"
         if not count:
             return
 
@@ -95,10 +103,13 @@ def _render_field(name: str, data: bytes) -> str:
 
 
 def verify(urls: str) -> list[str]:
-    """Read every shard and compare it with its `dataset.json`: the differences, none when all is well.
+    """Compare all shards with their `dataset.json`.
+
+    Returns:
+        Differences, one line each.
 
     Raises:
-        DataError: shards that cannot be opened at all.
+        DataError: If shards cannot be opened.
     """
     wrong: list[str] = []
     found, whole = expand(urls)
@@ -108,7 +119,7 @@ def verify(urls: str) -> list[str]:
     for folder, here in places.items():
         manifest = read_manifest(folder)
         if manifest is None:
-            wrong.append(f"{folder}: no dataset.json to compare with")
+            wrong.append(f"{folder}: dataset.json not found")
             continue
         for url in here:
             name = url.rpartition("/")[2]
@@ -125,14 +136,14 @@ def verify(urls: str) -> list[str]:
             ]
         listed = sum(shard.samples for shard in manifest.shards.values())
         if manifest.record.get("nsamples", listed) != listed:
-            wrong.append(f"dataset.json says {manifest.record['nsamples']} samples, its shards have {listed}")
+            wrong.append(f"dataset.json lists {manifest.record['nsamples']} samples in total, but {listed} in its shards")
     return wrong
 
 
 def _differences(shard: Shard) -> Iterator[str]:
     size, digest = size_and_sha256(shard.url)
     if shard.bytes not in (-1, size):
-        yield f"{size:,} bytes, dataset.json says {shard.bytes:,}"
+        yield f"{size:,} bytes, {shard.bytes:,} in dataset.json"
     count, names = 0, set[str]()
     try:
         whole = scan(shard.url)
@@ -142,23 +153,23 @@ def _differences(shard: Shard) -> Iterator[str]:
     except DataError as error:
         yield f"cannot be read after {count:,} samples: {error}"
     if count != shard.samples:
-        yield f"{count:,} samples, dataset.json says {shard.samples:,}"
+        yield f"{count:,} samples, {shard.samples:,} in dataset.json"
     if shard.fields and names != set(shard.fields):
-        yield f"fields {', '.join(sorted(names))}, dataset.json says {', '.join(shard.fields)}"
+        yield f"fields {', '.join(sorted(names))}, {', '.join(shard.fields)} in dataset.json"
     if shard.sha256 not in (None, digest):
-        yield f"sha256 {digest[:12]}..., dataset.json says {str(shard.sha256)[:12]}..."
+        yield f"sha256 {digest[:12]}..., {str(shard.sha256)[:12]}... in dataset.json"
 
 
 def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
-    """Describe what a recipe would do: samples of its streams, steps, parameters, and what it would run on.
+    """Describe the run of a recipe: samples of its streams, steps, parameters, hardware.
 
     Args:
-        paper: Pipeline, or the file of one.
-        name: Recipe of that pipeline.
-        changes: Options of the pipeline that change the recipe.
+        paper: Pipeline, or its Python file.
+        name: Recipe of the pipeline.
+        changes: Options that change settings of the recipe.
 
     Raises:
-        ValueError: If there is no such pipeline, recipe or input.
+        ValueError: If the pipeline, the recipe or its input does not exist.
     """
     from multicse.pipelines.api import prepare
     from multicse.pipelines.cli import parse
@@ -181,22 +192,22 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
+    """Run the command line; the exit code is 1 if shards differ from their dataset.json."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
         if arguments.verify or arguments.samples != Arguments.samples:
-            raise DataError(f"--samples and --verify are for shards, and {arguments.what} is a recipe; leave them out")
+            raise DataError(f"{arguments.what} is a recipe; --samples and --verify are for shards, leave them out")
         print(describe_recipe(recipe[1], recipe[2], rest))
         return 0
     if rest:
-        raise DataError(f"{' '.join(rest)}: options of recipes (PAPER:RECIPE), and {arguments.what} is none")
+        raise DataError(f"{' '.join(rest)}: only recipes (PIPELINE:RECIPE) take options; {arguments.what} is not a recipe")
     wrong = verify(arguments.what) if arguments.verify else []
     if not wrong:
         print(describe_shards(arguments.what, arguments.samples))
     for line in wrong:
         print(f"differs: {line}", file=sys.stderr)
     if arguments.verify and not wrong:
-        print("\nverified: counts, sizes, fields and sha256 are those of dataset.json")
+        print("\nverified: counts, sizes, fields and sha256 match dataset.json")
     return 1 if wrong else 0
 
 

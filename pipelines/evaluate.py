@@ -1,4 +1,4 @@
-"""How good is an encoder: ``python pipelines/evaluate.py --model DIR --data DIR --tasks sts transfer --json OUT``."""
+"""Evaluate sentence encoders: ``python pipelines/evaluate.py --model DIR --data DIR --tasks sts transfer --json OUT``."""
 
 from __future__ import annotations
 
@@ -33,66 +33,70 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders or hub names, word-vector files.
+    """Evaluate one or several models on sentence similarity, retrieval, zero-shot and transfer tasks.
 
-    MODEL is PLACE[@POOLING][+POST][:FIT]: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
-    bert+whitening256, glove.txt. POST is whitening, centring, standardise, all-but-the-top or flow. Correlations and
-    accuracies are in points. Without --data the Lee corpus of gensim is used.
+    MODEL is PLACE[@POOLING][+POST][:FIT]. PLACE is a local folder or a Hugging Face model ID (transformers,
+    sentence-transformers, CLIP or CLAP), or a file of word vectors. POST is whitening, centring, standardise,
+    all-but-the-top or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
+    bert+whitening256, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
 
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """The one model to evaluate."""
+    """Model to evaluate, written as described above."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[LABEL=]MODEL")] = ()
-    """Several models side by side; marks say which differ significantly from the first. Models of one LABEL are runs (seeds)
-    of one model; a report that --json wrote (.json) may stand for a model."""
+    """Models to compare. Marks show which models differ significantly from the first one. Models with the same LABEL are
+    runs (seeds) of one model. A report written by --json (.json) can be given in place of a model."""
     data: Path | None = None
-    """A SentEval downstream folder, or a folder of raw TSVs (STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ...)."""
+    """SentEval downstream folder, or a folder of raw TSVs (STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ...).
+    Default: the Lee corpus, which gensim contains."""
     tasks: tuple[str, ...] = ()
-    """Groups sts (seven) and transfer (seven), or single ones: sts12 ... sts16, stsb-dev, stsb-test, sickr-dev, sickr,
-    stsb-regression, sickr-regression, lee, lee-dev, lee-all, mr, cr, subj, mpqa, sst2, trec, mrpc; NAME-geometry for
-    alignment and uniformity; pairs:FILE, hub:DATASET, classify:FILE, finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS,
-    geometry:PLACE. Default: every STS set found."""
+    """Tasks to evaluate. Groups: sts and transfer (seven tasks each). Single tasks: sts12 ... sts16, stsb-dev, stsb-test,
+    sickr-dev, sickr, stsb-regression, sickr-regression, lee, lee-dev, lee-all, mr, cr, subj, mpqa, sst2, trec, mrpc. With
+    -geometry after the name of an STS task: alignment and uniformity. Your own data: pairs:FILE, hub:DATASET, classify:FILE,
+    finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS, geometry:PLACE. Default: all STS tasks found in --data."""
     pooling: str | None = None
-    """Pooling in place of the model's own: cls, mean, max, last2, first-last, layer3-mean, wk, ... A folder that says
-    nothing of pooling gets mean."""
+    """Pooling to use instead of the model's own: cls, mean, max, last2, first-last, layer3-mean, wk, ... Default: the
+    pooling that the model's files specify, or mean."""
     fit: Path | None = None
-    """Sentences, one a line, or shards of texts that +whitening, +flow and the like are fitted on; +flow:PLACE is for one
-    model. Default: the sentences of the tasks, without labels."""
+    """Text for fitting +whitening, +flow and other post-processing: a file with one sentence per line, or shards. For a
+    single model, write +flow:PLACE. Default: the sentences of the tasks, without labels."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """How the classifiers of transfer tasks are trained: as SentEval for published numbers with a steadier last fit, to the
-    letter, its quick way, or GCLSR's."""
+    """Protocol for training the classifiers of transfer tasks. test: SentEval's setting for published results, with a final
+    fit on all training data. released: exactly as in the SentEval toolkit. fast: SentEval's setting for prototyping.
+    two-fold: GCLSR's two-fold protocol."""
     hidden: int = 0
-    """Width of the classifiers' hidden layer; 0: logistic regression. SG-BERT has 50."""
+    """Width of the hidden layer of the classifiers (SG-BERT uses 50); 0 is logistic regression."""
     layers: bool = False
-    """Score every layer by cls, mean and max instead (SG-BERT, Figure 1)."""
+    """Evaluate every layer with the poolings cls, mean and max instead (SG-BERT, Figure 1)."""
     style: Literal["text", "markdown", "latex"] = "text"
-    """How the table is written."""
+    """Format of the printed table."""
     metric: str | None = None
-    """The one metric that --compare and --style show of every task, f1 or pearson. Default: each one's headline."""
+    """Metric in the tables of --compare and --style, such as f1 or pearson. Default: the main metric of each task."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
-    """Write the results, with what is needed to repeat them, to this file."""
+    """Write the results to this file, with versions, settings and checksums of the data."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Write figures (PNG and SVG) into this folder."""
+    """Write figures (PNG and SVG) to this folder."""
     experiment: str | None = None
-    """Log metrics, report and figures to this MLflow experiment, at MLFLOW_TRACKING_URI or ./mlflow.db (in a job:
+    """Log metrics, report and figures to this MLflow experiment, on MLFLOW_TRACKING_URI or in ./mlflow.db (in a Ray job:
     ~/multicse/mlflow.db)."""
     device: str | None = None
-    """Where it runs: cpu, cuda, cuda:1, ... Default: the GPU if there is one."""
+    """Device of the models: cpu, cuda, cuda:1, ... Default: the GPU if one is available, otherwise the CPU."""
     batch_size: int = 128
-    """Texts of 32 tokens that are encoded at a time: a batch holds 32 times as many tokens."""
+    """Batch size in texts of 32 tokens; a batch contains up to 32 times as many tokens."""
     seed: int = 1111
-    """Seed of folds, classifiers, flow and t-SNE."""
+    """Random seed for folds, classifiers, flow and t-SNE."""
 
 
 def run(arguments: Arguments) -> Outcome:
-    """Measure what the arguments ask for.
+    """Evaluate the models of the arguments.
 
-    Raises ValueError for a missing folder or file, an unknown task or pooling, and bad lines or embeddings.
+    Raises:
+        ValueError: If a folder, file, task or pooling does not exist, or data or embeddings are invalid.
     """
     if (arguments.model is None) == (not arguments.compare):
-        raise EvaluationError("give one model (--model MODEL), or several to compare (--compare MODEL MODEL ...)")
+        raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
     probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.choose(arguments.tasks, arguments.data, probing)
     _check_probing(probing, [task.name for task in tasks], tasks)
@@ -103,19 +107,17 @@ def run(arguments: Arguments) -> Outcome:
 
 
 def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) -> None:
-    """Raise EvaluationError for settings of classifiers if no task has a classifier with such a setting."""
+    """Raise EvaluationError for settings of classifiers that no task uses."""
     given = ["--protocol"] * (probing.preset != Probing.preset) + ["--hidden"] * (probing.hidden != Probing.hidden)
     heads = {task.name: task.head for task in tasks if isinstance(task, ClassificationTask)}
     used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.FAMILIES for name in names)
     if given and not used:
-        fix = "?head=senteval behind the file of classify:FILE has" if heads else "the transfer tasks have; leave it out"
-        raise EvaluationError(
-            f"{' and '.join(given)}: no task of {', '.join(names)} has a classifier with such a setting; {fix}"
-        )
+        fix = "add ?head=senteval to the file of classify:FILE" if heads else "leave it out, or add a transfer task"
+        raise EvaluationError(f"{' and '.join(given)}: no classifier of {', '.join(names)} uses this; {fix}")
 
 
 def _check_used(arguments: Arguments) -> None:
-    """Raise EvaluationError for settings that this evaluation would not use."""
+    """Raise EvaluationError for settings that this evaluation does not use."""
     if arguments.metric is not None and arguments.style == "text" and not arguments.compare:
         raise EvaluationError(
             "--metric: the table of one model shows all metrics; leave it out, or give --compare or --style"
@@ -123,9 +125,9 @@ def _check_used(arguments: Arguments) -> None:
     specs = [arguments.model] if arguments.model else [spec for _, spec in _entries(arguments.compare)]
     models = [parse(spec) for spec in specs if not spec.endswith(".json")]
     if arguments.fit is not None and not any(model.post and model.fit is None for model in models):
-        raise EvaluationError("--fit: no model has +whitening, +flow or the like that is fitted; leave it out, or add one")
+        raise EvaluationError("--fit: no model has post-processing to fit; leave it out, or add +whitening to a model")
     if arguments.pooling is not None and not models:
-        raise EvaluationError("--pooling: reports of --json have their pooling; leave it out")
+        raise EvaluationError("--pooling: the pooling of --json reports cannot be changed; leave it out")
 
 
 def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
@@ -146,7 +148,7 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     for label, spec in _entries(arguments.compare):
         saved = spec.endswith(".json")
         measured = report.read_report(Path(spec), tasks) if saved else _measure(arguments, spec, tasks)
-        # The vectors of one model are not kept while the next one is measured.
+        # Embeddings are dropped before the next model is evaluated.
         runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
     reports = {label: [measured.report for measured in several] for label, several in runs.items()}
     report.check_comparable(reports)
@@ -168,12 +170,12 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
     if arguments.model is None:
-        raise EvaluationError("--layers is for one model (--model DIR)")
+        raise EvaluationError("--layers evaluates one model; give --model DIR instead of --compare")
     spec = parse(arguments.model)
     if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
-        raise EvaluationError("--layers takes a plain folder: leave out @POOLING, +whitening, --pooling, --fit and --style")
+        raise EvaluationError("--layers needs a plain model: leave out @POOLING, +whitening, --pooling, --fit and --style")
     if not report.LAYERS:
-        raise EvaluationError("--layers: nothing that is installed here measures layers")
+        raise EvaluationError("--layers needs the package multicse.reproduction, which is not installed")
     return report.LAYERS[0](arguments.model, tasks, arguments.device, arguments.batch_size)
 
 
@@ -183,10 +185,10 @@ def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Label and model of every entry; without a label the model is its own. Raises ValueError for one given twice."""
+    """Yield label and model of every entry; the default label is the model. Raise ValueError if an entry is repeated."""
     for entry in entries:
         if entries.count(entry) > 1:
-            raise ValueError(f"--compare has {entry!r} twice; runs of one model are other folders with the same LABEL=")
+            raise ValueError(f"--compare contains {entry!r} twice; give each run of a model as LABEL=FOLDER")
         label, equals, spec = entry.partition("=")
         yield (label, spec) if equals and label and spec and not Path(entry).exists() else (entry, entry)
 
@@ -203,7 +205,7 @@ def _file_name(label: str) -> str:
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
@@ -226,24 +228,25 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _with_outputs(arguments: Arguments) -> Arguments:
-    """Return the arguments with outputs in Ray's copy of a job's folder moved to the folder that stays.
+    """Return the arguments with outputs outside Ray's copy of a job's folder.
 
-    Raises ValueError for an output that cannot be written, before anything is encoded.
+    Raises:
+        ValueError: If an output cannot be written.
     """
     file, figures = (place and kept(place) for place in (arguments.json, arguments.figures))
     if file is not None:
         if file.is_dir():
-            raise ValueError(f"--json {file}: it is a folder")
+            raise ValueError(f"--json {file} is a folder; give a file")
         file.absolute().parent.mkdir(parents=True, exist_ok=True)
     if figures is not None:
         if figures.exists() and not figures.is_dir():
-            raise ValueError(f"--figures {figures}: it is a file; give a folder")
+            raise ValueError(f"--figures {figures} is a file; give a folder")
         figures.mkdir(parents=True, exist_ok=True)
     return replace(arguments, json=file, figures=figures)
 
 
 def _open_run(arguments: Arguments) -> RunHandle | None:
-    """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
+    """Open the MLflow run before the evaluation, so that an unreachable server is noticed first."""
     if arguments.experiment is None:
         return None
     from multicse.trainers.engine.mlflow_server import TrackingError
@@ -263,7 +266,7 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if outcome.measured is not None and outcome.measured.examples:
-            arrays = outcome.measured.examples  # what a paired test needs, beside the report
+            arrays = outcome.measured.examples  # for paired tests of --compare
             np.savez_compressed(arguments.json.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]  # numpy's own flags
         print(f"written to {arguments.json}")
     if arguments.figures is not None:

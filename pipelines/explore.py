@@ -1,4 +1,4 @@
-"""A page to look at models: ``python pipelines/explore.py --model DIR --against DIR --data SHARDS``."""
+"""Explore models on a web page: ``python pipelines/explore.py --model DIR --against DIR --data SHARDS``."""
 
 from __future__ import annotations
 
@@ -34,69 +34,81 @@ from multicse.trainers.engine.cluster import quiet
 
 ADDRESS = "127.0.0.1"
 SETTINGS = {
-    "browser.gatherUsageStats": False,  # nobody is told of the page
+    "browser.gatherUsageStats": False,
     "client.toolbarMode": "minimal",
     "server.address": ADDRESS,
     "server.fileWatcherType": "none",
 }
-"""Of Streamlit."""
+"""Settings of Streamlit."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """A page for this machine alone, at the printed address until Ctrl-C: what is near a sentence that you type, which rated
-    pairs a model ranks worst, and where models lie between alignment and uniformity.
+    """Explore models on a local web page.
+
+    The page shows the nearest samples of a typed sentence, the rated pairs with the largest ranking errors, alignment and
+    uniformity. It is served at the printed address on this machine until Ctrl-C.
 
     Example: python pipelines/explore.py --model runs/demo/export --against bert@mean --data shards/captions
     """
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
-    """The model, named as for pipelines/evaluate.py: a folder, a hub name, with @POOLING or +whitening."""
+    """Model, as for pipelines/evaluate.py: a folder or a Hugging Face model ID, optionally with @POOLING or +whitening."""
     against: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
-    """Models to show beside it."""
+    """Models to compare it with."""
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SHARDS")] = ()
-    """Packed sets to search. CLIP and CLAP find pictures and sounds by themselves, a model of texts by their captions or
-    classes. Default: the sentences of the rated pairs."""
+    """Shards to search. CLIP and CLAP models search the images and audio clips themselves, text encoders their captions or
+    class names. Default: the sentences of the rated pairs."""
     evaluation_data: Annotated[Path | None, tyro.conf.arg(name="evaluation.data")] = None
-    """Whose rated pairs are shown: a SentEval downstream folder, or one of raw TSVs. Default: the Lee corpus of gensim."""
+    """Folder of rated pairs: a SentEval downstream folder, or a folder of raw TSVs. Default: the Lee corpus of gensim."""
     most: int = 2000
-    """So many samples of a set are searched, the first ones."""
+    """Maximum number of samples to search per set; the first ones are used."""
     device: str | None = None
-    """Where the models run: cpu, cuda, ... Default: the GPU if there is one."""
+    """Device of the models: cpu, cuda, ... Default: the GPU if one is available, otherwise the CPU."""
 
     @property
     def models(self) -> list[str]:
-        """Each model once, in the order given."""
+        """Return the models without duplicates."""
         return list(dict.fromkeys((self.model, *self.against)))
 
     @property
     def tasks(self) -> list[str]:
-        """The sets of rated pairs."""
+        """Return the names of the sets of rated pairs."""
         return registry.available(self.evaluation_data)
 
 
 class Index(NamedTuple):
-    """A set as one model sees it: a row for each sentence, picture, sound or caption."""
+    """Embeddings of a set by one model: one row per sentence, image, audio clip or caption."""
 
-    vectors: np.ndarray  # (N, d), at unit length
-    texts: list[str]  # of each row: the sentence, or what the set says of the item
-    owners: list[int]  # of each row: the number of its sample in the set
-    items: Samples | None = None  # pictures or sounds; None: texts are all there is
+    vectors: np.ndarray
+    """(N, d), with unit length."""
+    texts: list[str]
+    """Sentence, captions or class name of each row."""
+    owners: list[int]
+    """Number of the sample of each row."""
+    items: Samples | None = None
+    """The set, if its samples are images or audio clips."""
 
 
 class Hit(NamedTuple):
-    """What was found."""
+    """Result of a search."""
 
     cosine: float
     text: str
-    sample: int  # its number in the set
+    sample: int
+    """Number of the sample in the set."""
 
 
 def index_set(model: Model, samples: Samples, most: int) -> Index:
-    """The first `most` samples of a set: its sentences; its pictures or sounds where the model encodes them; else the texts
-    that belong to them.
+    """Embed the first samples of a set.
 
-    Raises EvaluationError for a model of texts and items that have none.
+    Args:
+        model: Model. If it encodes the modality of the samples, images or audio clips are embedded, otherwise their texts.
+        samples: The set.
+        most: Maximum number of samples.
+
+    Raises:
+        EvaluationError: If the model is a text encoder and the samples have no texts.
     """
     itself = samples.modality != "text" and samples.modality in getattr(model, "modalities", ())
     vectors: list[np.ndarray] = []
@@ -104,20 +116,27 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
     owners: list[int] = []
     for start, chunk in zip(range(0, most, CHUNK), samples.chunks(CHUNK), strict=False):
         chunk = chunk[: most - start]
-        said = [texts_of(sample, samples) for sample in chunk]
+        found = [texts_of(sample, samples) for sample in chunk]
         if itself:
-            said = [[" / ".join(one)] for one in said]
+            found = [[" / ".join(one)] for one in found]
             vectors.append(embed(model, [sample.item for sample in chunk], samples.modality))
-        texts += chain.from_iterable(said)
-        owners += [number for number, one in enumerate(said, start) for _ in one]
+        texts += chain.from_iterable(found)
+        owners += [number for number, one in enumerate(found, start) for _ in one]
     if not texts:
-        raise EvaluationError(f"{samples.task} says nothing of its items, and {model.name} encodes texts only; give it CLIP")
-    found = np.concatenate(vectors) if itself else look_up(model, texts)[0]
-    return Index(unit(found), texts, owners, None if samples.modality == "text" else samples)
+        raise EvaluationError(
+            f"--data {samples.task} has no captions or classes, and {model.name} encodes only text; give a CLIP model"
+        )
+    embedded = np.concatenate(vectors) if itself else look_up(model, texts)[0]
+    return Index(unit(embedded), texts, owners, None if samples.modality == "text" else samples)
 
 
 def texts_of(sample: Sample, samples: Samples) -> list[str]:
-    """A sentence itself; the captions of a picture or sound, else the name or number of its class, else nothing."""
+    """Return the sentence of a sample, the captions of an image or audio clip, or the name or number of its class.
+
+    Args:
+        sample: The sample.
+        samples: Its set, which has the modality and the names of the classes.
+    """
     if samples.modality == "text":
         return [sample.item]
     if {"json", "txt"} & set(sample.fields):
@@ -129,7 +148,13 @@ def texts_of(sample: Sample, samples: Samples) -> list[str]:
 
 
 def nearest(index: Index, query: np.ndarray, k: int) -> list[Hit]:
-    """The k samples nearest to a vector (d,), best first; of one item's captions the nearest counts, and a sentence once."""
+    """Return the nearest samples, best first. Equal sentences are returned once, and items by their nearest caption.
+
+    Args:
+        index: The indexed set.
+        query: (d,), embedding of the query.
+        k: Number of samples.
+    """
     cosines = index.vectors @ unit(query[None])[0]
     found: dict[int | str, Hit] = {}
     for row in np.argsort(-cosines, kind="stable"):
@@ -141,10 +166,16 @@ def nearest(index: Index, query: np.ndarray, k: int) -> list[Hit]:
 
 
 def worst_pairs(task: PairTask, cosines: np.ndarray, k: int = 20) -> pd.DataFrame:
-    """The k pairs whose rank by cosine (N,) is farthest from their rank by rating, worst first; equal values share a rank.
+    """Return the pairs with the largest difference between their ranks by cosine and by rating, worst first.
 
-    ``off`` is the difference in hundredths of the set: at +60 the model ranks the pair above 60 % more of the others than
-    people do, so it takes the sentences for too similar.
+    Args:
+        task: Rated pairs.
+        cosines: (N,), cosine similarity of each pair.
+        k: Number of pairs.
+
+    Returns:
+        Table with a column ``off``, the difference of the ranks in percent of the set: at +60 the model ranks the pair above
+        60 % more of the other pairs than the ratings do, so it overestimates the similarity. Equal values share a rank.
     """
     off = 100 * (stats.rankdata(cosines) - stats.rankdata(task.gold)) / len(cosines)
     rows = np.argsort(-np.abs(off), kind="stable")[:k]
@@ -154,44 +185,44 @@ def worst_pairs(task: PairTask, cosines: np.ndarray, k: int = 20) -> pd.DataFram
 
 
 @cache
-def pair_task(name: str, arguments: Arguments) -> PairTask:
-    """Rated pairs."""
+def _pair_task(name: str, arguments: Arguments) -> PairTask:
+    """Return a set of rated pairs."""
     (task,) = registry.make_tasks([name], arguments.evaluation_data)
     assert isinstance(task, PairTask)
     return task
 
 
 @cache
-def model_of(spec: str, arguments: Arguments) -> Model:
-    """The model; whitening and flow are fitted on the sentences of the rated pairs."""
-    sentences = chain.from_iterable(pair_task(name, arguments).sentences() for name in arguments.tasks)
+def _model_of(spec: str, arguments: Arguments) -> Model:
+    """Load a model; whitening and flow are fitted on the sentences of the rated pairs."""
+    sentences = chain.from_iterable(_pair_task(name, arguments).sentences() for name in arguments.tasks)
     return load_model(spec, device=arguments.device, fit=list(dict.fromkeys(sentences)))
 
 
 @cache
-def index_of(spec: str, place: str, arguments: Arguments) -> Index:
-    """The index of shards, or of the sentences of rated pairs."""
-    model = model_of(spec, arguments)
+def _index_of(spec: str, place: str, arguments: Arguments) -> Index:
+    """Index shards, or the sentences of rated pairs."""
+    model = _model_of(spec, arguments)
     if place in arguments.data:
         return index_set(model, Samples(place, place), arguments.most)
-    sentences = pair_task(place, arguments).sentences()[: arguments.most]
+    sentences = _pair_task(place, arguments).sentences()[: arguments.most]
     return Index(unit(embed(model, sentences)), sentences, list(range(len(sentences))))
 
 
 @cache
-def measured(spec: str, name: str, arguments: Arguments) -> report.Measured:
-    """Correlations, cosines and geometry of a set of rated pairs."""
+def _measured(spec: str, name: str, arguments: Arguments) -> report.Measured:
+    """Evaluate a model on a set of rated pairs: correlation, cosines, alignment and uniformity."""
     tasks = registry.make_tasks([name, name + registry.GEOMETRY], arguments.evaluation_data)
-    return report.measure(spec, model_of(spec, arguments), tasks)
+    return report.measure(spec, _model_of(spec, arguments), tasks)
 
 
 def page(argv: Sequence[str]) -> None:
-    """What Streamlit runs at every change on the page."""
+    """Draw the page; Streamlit calls this after every change."""
     import streamlit as st
 
     arguments = tyro.cli(Arguments, args=argv)
     st.set_page_config("MultiCSE", layout="wide")
-    views = {"Nearest": show_nearest, "Worst pairs": show_worst_pairs, "Alignment and uniformity": show_geometry}
+    views = {"Nearest": _show_nearest, "Worst pairs": _show_worst_pairs, "Alignment and uniformity": _show_geometry}
     view = views[st.sidebar.radio("Show", list(views))]
     name = st.sidebar.selectbox("Rated pairs", arguments.tasks)
     try:
@@ -201,22 +232,22 @@ def page(argv: Sequence[str]) -> None:
         st.error(str(error))
 
 
-def show_nearest(st: Any, arguments: Arguments, name: str) -> None:
-    """What is near the sentence typed, a column a model."""
+def _show_nearest(st: Any, arguments: Arguments, name: str) -> None:
+    """Show the nearest samples of the typed sentence, in one column per model."""
     k = st.sidebar.slider("How many", 1, 20, 6)
     query = st.text_input("Sentence", placeholder="Type a sentence, then Enter").strip()
     for spec, column in zip(arguments.models, st.columns(len(arguments.models)), strict=True):
         column.subheader(plain(spec))
         for place in (arguments.data or (name,)) if query else ():
-            index = index_of(spec, place, arguments)
+            index = _index_of(spec, place, arguments)
             column.caption(plain(f"{place}, {len({*index.owners}):,} searched"))
-            show_hits(column, index, nearest(index, embed(model_of(spec, arguments), [query])[0], k))
+            _show_hits(column, index, nearest(index, embed(_model_of(spec, arguments), [query])[0], k))
 
 
-def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
-    """A table of sentences; pictures in rows; sounds below each other."""
+def _show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
+    """Show sentences as a table, images in rows and audio clips below each other."""
     if index.items is None:
-        show_table(column, pd.DataFrame(hits).drop(columns="sample").round(3), 340)
+        _show_table(column, pd.DataFrame(hits).drop(columns="sample").round(3), 340)
         return
     raw = [index.items.shards.sample(hit.sample) for hit in hits]
     fields = [sample.fields for sample in raw if isinstance(sample, RawSample)]
@@ -225,36 +256,36 @@ def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
         column.image([decode.member(one, decode.IMAGES, "") for one in fields], captions, width=120)
         return
     for one, caption in zip(fields, captions, strict=True):
-        extension, sound = decode.member_with_extension(one, decode.SOUNDS, "")
+        extension, content = decode.member_with_extension(one, decode.SOUNDS, "")
         column.caption(caption)
-        column.audio(sound, f"audio/{extension}")
+        column.audio(content, f"audio/{extension}")
 
 
-def show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
-    """Rows of numbers and texts; texts are as many pixels wide and four lines high."""
+def _show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
+    """Show a table with columns of text that are `width` pixels wide and four lines high."""
     texts = {name: {"width": width} for name in rows.select_dtypes(exclude="number")}
     place.dataframe(rows, hide_index=True, column_config=texts, row_height=76)
 
 
 def plain(text: str) -> str:
-    """The text in Markdown, which Streamlit takes titles and captions for."""
+    """Escape a text for titles and captions, which Streamlit renders as Markdown."""
     return re.sub(r"([\\`*_\[\]$:~<#])", r"\\\1", text)
 
 
-def show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
-    """The pairs that each model ranks worst."""
-    st.caption("off: by how many hundredths of all pairs the model ranks a pair higher (+) or lower (−) than people do")
+def _show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
+    """Show the pairs with the largest ranking errors of each model."""
+    st.caption("off: difference between the ranks by cosine and by rating, in % of all pairs (+ overestimates similarity)")
     for spec in arguments.models:
-        done = measured(spec, name, arguments)
+        done = _measured(spec, name, arguments)
         st.subheader(plain(f"{spec}: Spearman {done.report['results'][name]['spearman']:.2f}"))
-        worst = worst_pairs(pair_task(name, arguments), done.examples[name])
-        show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
+        worst = worst_pairs(_pair_task(name, arguments), done.examples[name])
+        _show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
 
 
-def show_geometry(st: Any, arguments: Arguments, name: str) -> None:
-    """The models between alignment and uniformity, and the numbers."""
+def _show_geometry(st: Any, arguments: Arguments, name: str) -> None:
+    """Show alignment and uniformity of the models as a figure and a table."""
     geometry = name + registry.GEOMETRY
-    reports = {spec: measured(spec, name, arguments).report for spec in arguments.models}
+    reports = {spec: _measured(spec, name, arguments).report for spec in arguments.models}
     tasks = registry.make_tasks([geometry], arguments.evaluation_data)
     for _, figure in report.scatter({spec: [one] for spec, one in reports.items()}, tasks):
         st.pyplot(figure, width=700)
@@ -264,21 +295,25 @@ def show_geometry(st: Any, arguments: Arguments, name: str) -> None:
 
 
 def script(argv: Sequence[str]) -> str:
-    """The file that Streamlit takes."""
+    """Return the script for Streamlit."""
     return f"from multicse.pipelines.explore import page\n\npage({list(argv)!r})\n"
 
 
 def serve(argv: Sequence[str]) -> None:
-    """Serve the page at a free port, whose address is printed, until Ctrl-C. Raises EvaluationError without Streamlit."""
+    """Serve the page on a free port until Ctrl-C, and print its address.
+
+    Raises:
+        EvaluationError: If Streamlit is not installed.
+    """
     try:
         import streamlit as st
         import uvicorn
     except ImportError as error:
-        raise EvaluationError(f"{error.name} is not installed; pip install 'multicse[explore]'") from error
+        raise EvaluationError(f"explore needs the package {error.name}: pip install 'multicse[explore]'") from error
     for name, value in SETTINGS.items():
         st.config.set_option(name, value)
     with tempfile.TemporaryDirectory() as folder, socket.create_server((ADDRESS, 0)) as listening:
-        file = Path(folder) / "page.py"  # Streamlit puts its folder in front of all modules
+        file = Path(folder) / "page.py"  # Streamlit adds its folder to the front of sys.path
         file.write_text(script(argv), encoding="utf-8")
         print("http://{}:{}".format(*listening.getsockname()), flush=True)
         uvicorn.Server(uvicorn.Config(st.App(file), log_level="error")).run([listening])
@@ -286,7 +321,7 @@ def serve(argv: Sequence[str]) -> None:
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line."""
     argv = sys.argv[1:] if argv is None else argv
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
@@ -296,10 +331,12 @@ def main(argv: list[str] | None = None) -> int:
             parse(spec)
         for place in arguments.data:
             Samples(place, place)
-        if not arguments.tasks or arguments.most < 1:
+        if not arguments.tasks:
             raise EvaluationError(
-                f"--evaluation.data has the sets {arguments.tasks}, --most is {arguments.most}; both are needed"
+                f"--evaluation.data {arguments.evaluation_data}: no rated pairs found; give another folder"
             )
+        if arguments.most < 1:
+            raise EvaluationError(f"--most {arguments.most}: give a number of at least 1")
         serve(argv)
     except KeyboardInterrupt:
         pass

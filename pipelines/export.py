@@ -1,4 +1,4 @@
-"""The model of a checkpoint: ``python pipelines/export.py runs/demo OUT``."""
+"""Export the model of a checkpoint: ``python pipelines/export.py runs/demo OUT``."""
 
 from __future__ import annotations
 
@@ -25,38 +25,40 @@ from multicse.trainers.recipe import ExportConfig, Recipe
 
 @dataclass(frozen=True)
 class Arguments:
-    """Turn a checkpoint of a run into a model folder that SentenceTransformer(OUT) and AutoModel.from_pretrained(OUT) load.
+    """Export a checkpoint as a model folder for SentenceTransformer(OUT) and AutoModel.from_pretrained(OUT).
 
-    The best weights of the run are taken. The folder gets a model card, and is compared with the checkpoint before it
-    appears under its name. A further run starts from it with --encoder.path OUT, of a model of texts and pictures or sounds
-    with --method.tower.path OUT as well. A model with CLIP's ResNet, or of word vectors, brings its Python along:
+    The folder contains the best weights of the run and a model card. Before it appears under its name, its embeddings are
+    compared with the checkpoint. A further run starts from it with --encoder.path OUT, and for a model with images or audio
+    also with --method.tower.path OUT. A model with CLIP's ResNet or with word vectors contains Python code:
     SentenceTransformer(OUT, trust_remote_code=True).
 
     Example: python pipelines/export.py runs/demo models/mine --onnx --int8
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """A run's output, whose last checkpoint is taken, or the folder of one checkpoint: recipe.json and safetensors."""
+    """Output folder of a run, for its last checkpoint, or the folder of one checkpoint."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Folder that is made."""
+    """Folder of the exported model."""
     overwrite: bool = False
     """Replace an earlier export."""
     onnx: bool = False
-    """Also write OUT/onnx/model.onnx, which SentenceTransformer(OUT, backend="onnx") loads."""
+    """Also write OUT/onnx/model.onnx, for SentenceTransformer(OUT, backend="onnx")."""
     int8: bool = False
-    """Also write OUT/onnx/model_int8.onnx, with weights of 8 bits: a quarter of the size, and faster on a CPU."""
+    """Also write OUT/onnx/model_int8.onnx with 8-bit weights, which is a quarter of the size and faster on a CPU."""
     export: ExportConfig = field(default_factory=ExportConfig)
-    """What is fitted on the training text, whose shards must still be there. Default: as the run's recipe says."""
+    """Post-processing that is fitted on the training text; its shards must still exist. Default: the settings of the run."""
     push_to_hub: str | None = None
-    """Then upload OUT to this repository of the Hugging Face hub, USER/NAME; a new one is private. The token is that of
-    `hf auth login`, or HF_TOKEN."""
+    """Upload OUT to this repository of the Hugging Face Hub, USER/NAME. A new repository is private. The token is taken from
+    `hf auth login` or HF_TOKEN."""
 
 
 def export(arguments: Arguments) -> Path:
-    """Write the model of a checkpoint; returns its folder. Nothing is there under that name until all is well.
+    """Write the model of a checkpoint and return its folder, which appears only after all checks have passed.
 
-    Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
-    not an export) or when the saved model does not give the vectors of the checkpoint.
+    Raises:
+        ValueError: If the folder does not contain a checkpoint.
+        ExportError: If `out` exists (with `overwrite`: if it is not an export), or if the saved model and the checkpoint
+            compute different embeddings.
     """
     from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
     from multicse.trainers.engine.export import check_hub, fit_of, push, write_export
@@ -81,18 +83,21 @@ def _check_target(out: Path, overwrite: bool) -> None:
     if out.is_dir() and not any(out.iterdir()):
         out.rmdir()
     if out.exists() and not overwrite:
-        raise ExportError(f"{out} exists already; give another folder, or --overwrite to replace it")
+        raise ExportError(f"{out} exists already; give another folder, or replace it with --overwrite")
     if out.exists() and not (out / "modules.json").is_file():
         raise ExportError(
-            f"{out} is not an earlier export (it has no modules.json) and is not replaced; give another folder"
+            f"{out} is not an export (it does not contain modules.json) and is not replaced; give another folder"
         )
 
 
 def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
-    """The model card of a checkpoint, with what the encoder says of itself.
+    """Return the model card of a checkpoint.
 
-    Scores before training are the checkpoint's, those after are of the run's summary, if it is beside the checkpoint;
-    names and licences come from the shards, where they can still be read.
+    Args:
+        checkpoint: Folder of the checkpoint. Scores before training are read from it, and scores after training from the
+            run's summary, if it is in a parent folder.
+        recipe: Recipe of the run. Names and licences of the data are read from its shards, if they still exist.
+        text: Description by the encoder.
     """
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
@@ -108,14 +113,14 @@ def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
             numbers = {name: found.get(name) for name in ("before", "baseline", "after", "best_step")}
     try:
         data = describe_shards_of(recipe)
-    except (ValueError, OSError):  # the shards have been moved since; the model has not
+    except (ValueError, OSError):  # the shards were moved or deleted after the run
         data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
     return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.models.hub_folders import carried_files
@@ -124,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     out = export(arguments)
     trust = ", trust_remote_code=True" if carried_files(out) else ""
-    print(f"{out} is ready: SentenceTransformer({str(out)!r}{trust}), or --encoder.path {shlex.quote(str(out))}")
+    print(f"exported to {out}: SentenceTransformer({str(out)!r}{trust}), or --encoder.path {shlex.quote(str(out))}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""GCLSR (Applied Sciences 2023): grouped contrastive learning on word vectors, for a language that has these and no more."""
+"""GCLSR (Applied Sciences 2023): grouped contrastive learning on word vectors, for languages without an encoder."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from multicse.trainers.recipe import EvaluationConfig, GroupOverride, Recipe, Ru
 
 VECTORS = "vectors/GoogleNews-vectors-negative300.bin.gz"
 BASE_RATE = 0.03
-"""Of a batch of 128 (section 4.1 and the released code; section 5.1 prints 0.3 [errata 5.6])."""
+"""Learning rate for a batch of 128 (section 4.1 and the released code; section 5.1 prints 0.3 [errata 5.6])."""
 
 PRINTED = {"method.variant": "paper", "encoder.unknown": "redrawn"}
-"""Words without a vector are random vectors, as section 5.4 has it [errata 5.7]."""
+"""Words without a vector get random vectors, as described in section 5.4 [errata 5.7]."""
 RELEASED = {
     "method.variant": "released",
     "encoder.regions": (1, 1, 1, 6, 10, 15),
@@ -31,7 +31,7 @@ RELEASED = {
 
 
 def full() -> Recipe:
-    """Table 2's last row: PWVA, attention and groups. 10,000 sentences of Wikipedia, 512 at 0.12, 20 epochs."""
+    """Train the last row of Table 2 (PWVA, attention, groups): 10,000 Wikipedia sentences, batch 512, lr 0.12, 20 epochs."""
     return Recipe(
         name="gclsr/pwva-att-gp",
         method=GCLSRConfig(),
@@ -46,7 +46,7 @@ def full() -> Recipe:
 
 
 def sgd(batch_size: int) -> SGDConfig:
-    """The optimizer of section 5.4's table for a batch size, to which the rate is proportional."""
+    """Return the optimizer of section 5.4 for a batch size; the learning rate is proportional to it."""
     return SGDConfig(
         lr=BASE_RATE * batch_size / 128,
         momentum=0.9,
@@ -61,7 +61,7 @@ def sgd(batch_size: int) -> SGDConfig:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: word vectors and encoder are made from the same sentences of Wikipedia."""
+    """Train in minutes on a laptop, offline: word vectors and encoder are trained on the same Wikipedia sentences."""
     return parts.demo(
         "gclsr",
         GCLSRConfig(width=512, bottleneck=128),
@@ -74,7 +74,7 @@ def demo() -> Recipe:
 
 
 def smoke() -> Recipe:
-    """Eight steps: what tests run."""
+    """Train eight steps, for tests."""
     return parts.smoke(demo()).changed({"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8})
 
 
@@ -86,17 +86,17 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "headline": _row(
         "headline",
         {"encoder.regions": (1, 1, 1, 1, 1, 1)},
-        "Table 2's last row as it was in fact made: six sets of filters that each see one word [errata 5.8].",
+        "Last row of Table 2 as it was actually produced: six sets of filters that each see one word [errata 5.8].",
     ),
     "paper": _row(
         "paper",
         PRINTED,
-        "The whole method as the paper prints it: its augmentations, attention in evaluation too, a plain last layer.",
+        "As printed: the paper's augmentations, attention also in evaluation, a plain last layer.",
     ),
     "released": _row(
         "released",
         RELEASED,
-        "As the released code runs, but for its choice of a checkpoint: 640 filters each, unknown words drawn anew.",
+        "As released, except for checkpoint selection: 640 filters each, unknown words redrawn each time.",
     ),
 }
 

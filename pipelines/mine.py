@@ -1,7 +1,7 @@
-"""The first run on files of one's own: ``python pipelines/visualcse.py mine --text sentences.txt --images photos/``.
+"""Train on your own files: ``python pipelines/visualcse.py mine --text sentences.txt --images photos/``.
 
-The files are packed into the output folder, settings are chosen from them, and the recipe that this makes is shown and
-written down; from then on it is an ordinary run.
+The files are packed into the output folder, and settings are chosen from them. The resulting recipe is printed and written
+to ``mine.json``, and then trained like any other recipe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -31,107 +31,150 @@ from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
 READERS = 2
-"""Number of the way in which files are read and packed; what was packed in another way is packed again."""
+"""Version of reading and packing; files that were packed with another version are packed again."""
 FILE = "mine.json"
-"""The recipe, in the output folder."""
+"""File of the recipe in the output folder."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
-"""Kinds of streams, and what their files are given by."""
+"""Options for the files of each kind of stream."""
 TABLES = ("csv", "tsv", "jsonl", "parquet", "arrow")
-"""Endings of tables."""
-SOUNDS_LOOKED_AT = 100
-"""Sounds that are measured."""
+"""File extensions of tables."""
+AUDIO_SAMPLED = 100
+"""Number of audio files that are measured."""
 SHORTEST = 0.1
-"""Seconds that half of the sounds must last."""
+"""Smallest median duration of the audio files, in seconds."""
 LARGE = 384
-"""Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
-SEEN, PASSES = 20_000, 10
-"""Sentences that training sees at least, if no sentence has to be seen more than so many times for it."""
+"""Number of dimensions from which an encoder gets the settings of BERT-base instead of the settings of the demo."""
+SEEN, EPOCHS = 20_000, 10
+"""Number of training sentences that determines the epochs, and the largest number of epochs."""
 FEWEST = 16
-"""Samples that a stream needs: a batch of eight is no smaller than half of it."""
+"""Smallest number of samples of a stream: two batches of eight."""
 HELD_OUT = 20
-"""Every so-many-th sentence is held out, where no rated pairs are given."""
+"""Without rated pairs, one sentence in 20 is held out."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
 MOST_UNUSABLE = 0.1
-"""Largest share of pictures or sounds that may be missing or damaged."""
-LOOKED_AT = 200
-"""Samples whose lengths and sizes decide."""
+"""Largest share of image or audio files that may be missing or damaged."""
+SAMPLED = 200
+"""Number of samples from which lengths are chosen."""
 ENGLISH, FOREIGN = "small-bert-en", 1.8
-"""The encoder of this project, and pieces a word from which on sentences are not in its language: English has 1.4 of them,
-no other language that was looked at less than 2."""
+"""Encoder of this project, and the number of word pieces per word above which text is not English. English text has 1.4;
+all other languages that were measured have at least 2."""
+
+
+REFUSED = {
+    "--recipe": "mine makes a new recipe; train a recipe of an earlier run without the word mine",
+    "--run.output_dir": "give the folder of shards, recipe and model as --output",
+}
+"""Options of pipelines that mine does not take, with remedies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Train on your own files: settings are chosen from them, shown and written to OUTPUT/mine.json.
+    """Train on your own files. Settings are chosen from the files, printed, and written with the recipe to OUTPUT/mine.json.
 
-    Any setting of the recipe can follow and replaces what was chosen: --run.max_steps 500.
+    Options that change settings of the recipe can follow, for example --run.max_steps 500. They replace the chosen values.
     """
 
     text: Path
-    """Sentences, one a line (.txt, .gz), or a table with --column (.csv .tsv .jsonl .parquet)."""
+    """File with one sentence per line (.txt, .gz), or a table (.csv, .tsv, .jsonl, .parquet, .arrow) with --column."""
     column: str | None = None
-    """Column of a table that has the sentences; one in another column is OUTER.INNER."""
+    """Column of the table that contains the sentences. OUTER.INNER names a field inside a column."""
     images: Path | None = None
-    """Folder of pictures; its subfolders are their classes."""
+    """Folder of images. Its subfolders, if any, are used as classes."""
     sounds: Path | None = None
-    """Folder of sounds; its subfolders are their classes."""
+    """Folder of audio files. Its subfolders, if any, are used as classes."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """Encoder to start from, a folder or a hub name. Default: the small English one of this project."""
+    """Encoder to start from: a folder or a Hugging Face model ID. Default: this project's small English BERT."""
     dev: Path | None = None
-    """Rated pairs that choose the best step: a .tsv with sentence1, sentence2, score. Default: halves of sentences that are
-    held out."""
+    """Rated sentence pairs for checkpoint selection: a .tsv file with columns sentence1, sentence2 and score. Default: pairs
+    made of the halves of held-out sentences."""
     language: str = ""
-    """Code of the language of the sentences, e.g. de; it goes into the model card."""
+    """Language code of the sentences, such as de, for the model card."""
     licence: str = "unknown"
-    """Licence of the files, e.g. CC-BY-SA-4.0; it goes into the model card as well."""
+    """Licence of the files, such as CC-BY-SA-4.0, for the model card."""
     output: Path | None = None
-    """Folder of shards, recipe and model. Default: runs/PAPER/mine."""
+    """Folder for shards, recipe and model. Default: runs/PAPER/mine."""
 
 
 Choice = tuple[str, Any, str]
-"""A setting, its value, and why."""
+"""A setting, its value, and the reason."""
 
 
-def arguments(recipes: Recipes, given: list[str]) -> list[str]:
-    """The arguments of an ordinary run that ``mine`` and what was `given` behind it stand for.
+class Chosen(NamedTuple):
+    """The recipe chosen for files, before options of the command line change it."""
 
-    Packs the files where that was not done before, and writes the recipe. Raises DataError for files that cannot be used,
-    RecipeError for a pipeline that does not learn from such files.
+    recipe: Recipe
+    choices: list[Choice]
+    options: list[str]
+    """Options that change settings of the recipe."""
+
+
+def choose(recipes: Recipes, given: list[str]) -> Chosen:
+    """Pack the user's files, unless they are packed already, and choose settings from them.
+
+    Args:
+        recipes: Recipes of the pipeline.
+        given: Arguments after the word ``mine``.
+
+    Raises:
+        DataError: If the files cannot be used.
+        RecipeError: If the pipeline cannot train on such files, or for `--recipe` and `--run.output_dir`.
     """
-    asked, rest = tyro.cli(Arguments, args=given, return_unknown_args=True)
+    asked, options = tyro.cli(Arguments, args=given, return_unknown_args=True)
+    for refused, remedy in REFUSED.items():
+        if refused in (option.partition("=")[0].replace("output-dir", "output_dir") for option in options):
+            raise RecipeError(f"{refused} cannot be combined with mine: {remedy}")
     base, encoder = _base(recipes, asked)
     output = kept(asked.output or Path("runs") / base.paper / "mine")
     announce(output)
     choices = list(_choose(base, encoder, asked, output))
-    recipe = base.changed({path: value for path, value, _ in choices})
-    output.mkdir(parents=True, exist_ok=True)
-    (output / FILE).write_text(recipe.replace("run.output_dir", str(output)).to_json(), encoding="utf-8")
-    wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
-    for path, value, why in choices:
+    recipe = base.changed({path: value for path, value, _ in choices}).replace("run.output_dir", str(output))
+    return Chosen(recipe, choices, options)
+
+
+def write(chosen: Chosen, recipe: Recipe) -> None:
+    """Print the settings of the run and write its recipe.
+
+    Args:
+        chosen: Settings chosen from the files.
+        recipe: Recipe of the run, with the changes of the command line.
+    """
+    before, after = chosen.recipe.flat(), recipe.flat()
+    given = {path: (path, value, "given as an option") for path, value in after.items() if value != before.get(path, ...)}
+    rows = [given.pop(choice[0], choice) for choice in chosen.choices] + list(given.values())
+    wide, narrow = (max(len(str(row[i])) for row in rows) for i in (0, 1))
+    for path, value, why in rows:
         print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
-    print(f"written to {shlex.quote(str(output / FILE))} (--recipe takes it, and settings behind it change it)")
-    return ["--recipe", str(output / FILE), "--run.output_dir", str(output), *rest]
+    file = Path(recipe.run.output_dir) / FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(recipe.to_json(), encoding="utf-8")
+    print(f"recipe written to {shlex.quote(str(file))}; to repeat or change the run, give it as --recipe")
 
 
 def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
-    """The recipe to change, and the encoder's configuration. Raises RecipeError where files and streams do not match."""
+    """Return the recipe to change and the encoder's configuration.
+
+    Raises:
+        RecipeError: If files and streams do not match.
+    """
     demo = recipes[next(iter(recipes))]()
     if not takes_files(recipes):
         raise RecipeError(
-            f"{demo.paper} has no 'mine': use pipelines/pack.py and a recipe; see docs/how-to/data.md"
+            f"{demo.paper} does not support 'mine': pack the files with pipelines/pack.py and set the shards of a recipe "
+            "(docs/how-to/data.md)"
         )
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
-            fix = "leave it out" if place else "name a folder of files"
-            raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
+            fix = "leave it out" if place else "give a folder of files"
+            raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} trains on {', '.join(demo.streams)}; {fix}")
         if place is not None and not (place.is_file() if kind == "text" else place.is_dir()):
-            raise DataError(f"{OPTIONS[kind]} {place}: there is no such {'file' if kind == 'text' else 'folder'}")
+            wanted = "file" if kind == "text" else "folder"
+            raise DataError(f"{OPTIONS[kind]} {place}: {wanted} not found; give an existing {wanted}")
     table = table_kind(str(asked.text)) in TABLES
     if table != (asked.column is not None):
-        fix = "name the column of its sentences by --column" if table else "it is no table, so leave --column out"
+        fix = "name the column of the sentences with --column" if table else "this is not a table; leave --column out"
         raise DataError(f"--text {asked.text}: {fix}")
     if asked.dev is not None and not asked.dev.is_file():
-        raise DataError(f"--dev {asked.dev}: there is no such file; give a .tsv with sentence1, sentence2 and score")
+        raise DataError(f"--dev {asked.dev}: file not found; give a .tsv file with columns sentence1, sentence2 and score")
     try:
         encoder = EncoderConfig(path=asked.model or str(demo.flat()["encoder.path"])).read()
     except ValueError as error:
@@ -148,18 +191,19 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
     import torch
 
     gpu = torch.cuda.device_count() > 0  # opens no CUDA context
-    yield ("name", f"{base.paper}/mine", "its files are your own")
+    device = "a GPU was found" if gpu else "no GPU was found"
+    yield ("name", f"{base.paper}/mine", "trained on your files")
     if asked.model:
-        yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: starts as {base.name} does")
-    yield ("run.gpus_per_worker", int(gpu), "a GPU is there" if gpu else "no GPU is there")
-    yield ("run.precision", "bf16" if gpu else "fp32", "the same")
+        yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: settings of {base.name}")
+    yield ("run.gpus_per_worker", int(gpu), device)
+    yield ("run.precision", "bf16" if gpu else "fp32", device)
     for kind, place in _places(asked).items():
         if place is None:
             continue
         shards = _packed(kind, place, asked, output / "data")
         count, setting, first = shards.samples, f"streams.{kind}", shards.shards[0]
         if count < FEWEST:
-            raise DataError(f"{OPTIONS[kind]} {place} holds {count} samples; at least {FEWEST} are needed")
+            raise DataError(f"{OPTIONS[kind]} {place} contains {count} samples; at least {FEWEST} are needed")
         yield (f"{setting}.shards", str(Path(first.url).parent), f"{count:,} samples of {place}")
         usual = batch = base.streams[kind].batch_size
         while batch > max(8, count // 8):
@@ -167,36 +211,37 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         yield (f"{setting}.batch_size", batch, f"at most an eighth of {count:,}")
         if batch < usual:
             rate = float(f"{base.optim[kind].lr * (batch / usual) ** 0.5:.2g}")
-            yield (f"optim.{kind}.lr", rate, f"that of {usual} samples, by the root of the batch")
-        samples = (found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample))
+            why = f"learning rate of {usual} samples, scaled with the square root of the batch size"
+            yield (f"optim.{kind}.lr", rate, why)
+        samples = (found for found in read(first, range(min(first.samples, SAMPLED))) if isinstance(found, RawSample))
         if kind == "text":
             yield from _length(count, batch)
             yield from _evaluation(asked, output / "data")
-            yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]  # a text encoder's: `mine` takes no word vectors
+            yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]  # word vectors have no path
             continue
         if not shards.classes[1:]:
-            yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")
-            yield (f"{setting}.label", None, "the same")
-        yield from _images(gpu) if kind == "image" else _sounds(samples, gpu)
+            yield (f"method.{kind}.loss", "simclr", "no subfolders to use as classes")
+            yield (f"{setting}.label", None, "no subfolders to use as classes")
+        yield from _images(gpu, device) if kind == "image" else _audio(samples, gpu)
 
 
 def _length(samples: int, batch: int) -> Iterator[Choice]:
-    passes = round(min(PASSES, max(1, SEEN / samples)), 2)
-    steps = max(1, round(-(-samples // batch) * passes))
-    yield ("run.epochs", passes, f"{SEEN:,} sentences or all of them, none more than {PASSES} times: {steps:,} steps")
-    yield ("run.max_steps", None, "the passes decide")
-    yield ("evaluation.eval_steps", max(1, min(250, steps // 8)), "eight times in a run, or every 250 steps")
+    epochs = round(min(EPOCHS, max(1, SEEN / samples)), 2)
+    steps = max(1, round(-(-samples // batch) * epochs))
+    yield ("run.epochs", epochs, f"{SEEN:,} sentences, in 1 to {EPOCHS} epochs: {steps:,} steps")
+    yield ("run.max_steps", None, "the epochs determine the steps")
+    yield ("evaluation.eval_steps", max(1, min(250, steps // 8)), "eight evaluations per run, or one every 250 steps")
 
 
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
-    there = dev.exists()
-    held_out = "which halves of held-out sentences belong together" if there else "too few sentences to hold some out"
+    found = dev.exists()
+    held_out = "matching halves of held-out sentences" if found else "too few sentences to hold some out"
     why = "--dev" if asked.dev else held_out
-    yield ("evaluation.data", None, "only what is given")
-    yield ("evaluation.select", f"pairs:{dev}" if there else None, why)
-    yield ("evaluation.watch", (), "nothing more is given")
-    yield ("evaluation.final", (f"pairs:{test}",) if there else (), why)
+    yield ("evaluation.data", None, "only your files are used")
+    yield ("evaluation.select", f"pairs:{dev}" if found else None, why)
+    yield ("evaluation.watch", (), "no further tasks")
+    yield ("evaluation.final", (f"pairs:{test}",) if found else (), why)
 
 
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:
@@ -208,59 +253,56 @@ def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[C
     pieces = sum(lengths) / sum(len(text.split()) for text in texts)
     if Path(model).name == ENGLISH and pieces > FOREIGN:
         print(
-            f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
-            "Name one of their language by --model, or make one: docs/tutorials/new-language.md"
+            f"warning: the encoder is English and splits these sentences into {pieces:.1f} pieces per word (English: 1.4). "
+            "Give an encoder of their language with --model, or train one: docs/tutorials/new-language.md"
         )
-    beside = encoder.tokens_beside
-    most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + beside) // 8) * 8
+    special = encoder.tokens_beside
+    most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + special) // 8) * 8
     length = min(max(16, min(most, 128)), encoder.longest_text)
-    yield (
-        "streams.text.max_length",
-        length,
-        f"tokens of 95 % of the sentences; the longest seen has {lengths[-1] + beside}",
-    )
+    why = f"enough tokens for 95 % of the sentences; the longest one measured has {lengths[-1] + special}"
+    yield ("streams.text.max_length", length, why)
 
 
-def _images(gpu: bool) -> Iterator[Choice]:
-    size, why = (224, "a GPU is there") if gpu else (64, "no GPU is there")
-    yield ("streams.image.size", size, why)
-    yield ("method.image.image_size", size, "the same")
-    yield ("method.image.patch_size", 16 if gpu else 8, "the same")
+def _images(gpu: bool, device: str) -> Iterator[Choice]:
+    size = 224 if gpu else 64
+    yield ("streams.image.size", size, device)
+    yield ("method.image.image_size", size, device)
+    yield ("method.image.patch_size", 16 if gpu else 8, device)
     if not gpu:
-        yield ("method.image.path", None, "pretrained patches are for 224 pixels")
+        yield ("method.image.path", None, "pretrained patch embeddings need 224 pixels")
 
 
-def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
+def _audio(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     import torch
 
     from multicse.data.streams.preprocess import log_mel, samples_for
 
-    looked_at = islice(samples, SOUNDS_LOOKED_AT)
-    found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in looked_at]
+    sampled = islice(samples, AUDIO_SAMPLED)
+    found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in sampled]
     rates = [decode.own_rate(content) for _, _, content in found]
     whole = (decode.audio(content, ending, rate, key) for rate, (key, ending, content) in zip(rates, found, strict=True))
     seconds, high = median(len(wave) / rate for wave, rate in zip(whole, rates, strict=True)), median(rates) >= 16000
     if seconds < SHORTEST:
-        raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
+        raise DataError(f"--sounds: the median duration is {seconds:.3f} s; give audio files of {SHORTEST} s or more")
     rate, bins = (16000, 128) if high else (8000, 32)
     frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
     most = samples_for(rate, frames)
     waves = [decode.audio(content, ending, rate, key, most)[:most] for key, ending, content in found]
     values = torch.cat([log_mel(torch.as_tensor(wave)[None, None], rate=rate, bins=bins).flatten() for wave in waves])
-    yield ("streams.audio.rate", rate, "16,000 if most sounds have it, else 8,000")
+    yield ("streams.audio.rate", rate, "16,000 Hz if most files have it, otherwise 8,000 Hz")
     for place in ("streams", "method"):
-        yield (f"{place}.audio.bins", bins, "as many as the rate allows")
-        yield (f"{place}.audio.frames", frames, f"of 10 ms; half of the sounds last {seconds:.1f} s or more")
-    yield ("method.audio.path", None, "fresh patches, for these sizes")
-    yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
-    yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
+        yield (f"{place}.audio.bins", bins, f"suited to {rate:,} Hz")
+        yield (f"{place}.audio.frames", frames, f"frames of 10 ms; the median duration is {seconds:.1f} s")
+    yield ("method.audio.path", None, "new patch embeddings for this size")
+    yield ("method.audio.mean", round(float(values.mean()), 2), "measured on your files")
+    yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "measured on your files")
 
 
 # -------------------------------------------------------------------------------------------------------------- packing
 
 
 def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
-    """The shards of a place, packed into `folder` unless they were packed from the same files before."""
+    """Return the shards of a file or folder, packed into `folder` unless the same files were packed before."""
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
     output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
@@ -277,15 +319,15 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     if unusable > MOST_UNUSABLE * (unusable + shards.samples):
         raise DataError(
             f"{OPTIONS[kind]} {place}: {unusable:,} of {unusable + shards.samples:,} files cannot be used, more than "
-            f"{MOST_UNUSABLE:.0%}; repair or remove them"
+            f"{MOST_UNUSABLE:.0%}; repair or remove these files"
         )
     return shards
 
 
 def _fingerprint(place: Path, asked: Arguments) -> str:
-    """Eight letters that change with the names, sizes and times of the files below a place."""
+    """Return eight letters that change with the names, sizes and times of the files."""
     files = [place / file for file in files_below(place)[0]] if place.is_dir() else [place]
-    found = [(str(file), file.stat() if file.exists() else None) for file in files]  # none: a link to nothing is left out
+    found = [(str(file), file.stat() if file.exists() else None) for file in files]  # broken links have no state
     state = [(file, stat and stat.st_size, stat and stat.st_mtime_ns) for file, stat in found]
     text = place == asked.text and [asked.dev is None, asked.column, asked.language]
     return hashlib.sha256(json.dumps([READERS, state, text, asked.licence]).encode()).hexdigest()[:8]
@@ -296,12 +338,12 @@ def _halves(folder: Path, asked: Arguments, part: str) -> Path:
 
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
-    """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
-    there = sum(1 for _ in filter(None, _sentences(asked)))
-    if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
+    """Return the training sentences, and write pairs of held-out sentences: halves of one sentence, and of two."""
+    total = sum(1 for _ in _sentences(asked))
+    if asked.dev is not None or total // HELD_OUT < FEWEST_HELD_OUT:
         return _drafts(asked)
-    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
-    for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
+    held_out = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
+    for part, texts in {"dev": held_out[::2], "test": held_out[1::2]}.items():
         cut = [_cut(" ".join(text.split())) for text in texts]
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -321,7 +363,7 @@ def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
 
 
 def _cut(text: str) -> tuple[str, str]:
-    """Both halves of a sentence, between words where it has several."""
+    """Split a sentence into halves, at a space if it has one after the middle."""
     middle = text.find(" ", len(text) // 2)
     middle = len(text) // 2 if middle < 0 else middle
     return text[:middle].strip(), text[middle:].strip()

@@ -1,4 +1,4 @@
-"""Hard negatives mined with a model: ``python pipelines/mine_negatives.py --model DIR --pairs SHARDS --out FOLDER``."""
+"""Mine hard negatives with a model: ``python pipelines/mine_negatives.py --model DIR --pairs SHARDS --out FOLDER``."""
 
 from __future__ import annotations
 
@@ -19,36 +19,42 @@ from multicse.data.errors import cli_errors
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
 DEPTH = 100
-"""So many of the most similar texts are looked at; a pair without a negative among them is left out."""
+"""Number of most similar texts that are considered; pairs without a negative among them are left out."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """For every pair of texts the most similar text of another pair that is less so than its own: shards of triples.
+    """Mine hard negatives: for each pair, the most similar text of another pair that is less similar than the positive.
 
-    Train on them with --streams.text.shards FOLDER --streams.text.columns sent0 sent1 hard_neg --method.supervised True.
+    The triples are written as shards. Train on them with
+    --streams.text.shards FOLDER --streams.text.columns sent0 sent1 hard_neg --method.supervised True.
     """
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
-    """A sentence-transformers folder, as a run exports it."""
+    """Folder of a sentence-transformers model, such as the export of a run."""
     pairs: Annotated[str, tyro.conf.arg(metavar="SHARDS")]
-    """Packed pairs: a folder of shards, a range, or several joined by ::."""
+    """Packed pairs: a folder of shards, a brace range, or several of these joined by ::."""
     out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
     """Folder of the new shards."""
     columns: tuple[str, str] = ("sent0", "sent1")
-    """Fields of a text and of its positive."""
+    """Fields that contain a text and its positive."""
     negatives: int = 1
-    """How many for each pair; every one is a triple of its own."""
+    """Number of negatives per pair; each gives one triple."""
     margin: float = 0.05
-    """A negative's cosine is at most that of the pair less this share: what is closer may be another positive."""
+    """Relative margin: the cosine of a negative is at most (1 - margin) times the cosine of the pair, since more similar
+    texts may be positives."""
     overwrite: bool = False
-    """Replace shards that the folder holds."""
+    """Replace existing shards in the folder."""
 
 
 def mine(arguments: Arguments) -> int:
-    """Write the triples; returns how many there are. Raises ValueError where there is nothing to mine or to load."""
+    """Write the triples and return their number.
+
+    Raises:
+        ValueError: If the pairs or the model cannot be loaded, or the package datasets is not installed.
+    """
     from sentence_transformers.util import mine_hard_negatives
 
     from multicse.data.shard_writer import Output, UnpackedSample, pack
@@ -59,7 +65,7 @@ def mine(arguments: Arguments) -> int:
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise ValueError(f"mining needs the package datasets ({error}): pip install 'multicse[hub]'") from None
+        raise ValueError(f"mine_negatives needs the package datasets ({error}): pip install 'multicse[hub]'") from None
     stream = TextStream(shards=arguments.pairs, columns=arguments.columns)
     shards = stream.open()
     stream.check(shards)
@@ -68,7 +74,7 @@ def mine(arguments: Arguments) -> int:
     if bad := [sample for sample in samples if isinstance(sample, BadSample)]:
         first = f"the first is {bad[0].key}: {bad[0].reason}"
         if not rows:
-            raise ValueError(f"{arguments.pairs}: none of its {len(bad)} pairs can be read; {first}")
+            raise ValueError(f"--pairs {arguments.pairs}: none of the {len(bad)} pairs can be read; {first}")
         log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
@@ -93,7 +99,7 @@ def mine(arguments: Arguments) -> int:
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     count = mine(arguments)

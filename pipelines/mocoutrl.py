@@ -1,4 +1,4 @@
-"""MoCoUTRL (Connection Science 2023): one word replaced by a synonym and by an antonym, and a slow dictionary of words."""
+"""MoCoUTRL (Connection Science 2023): one word replaced by a synonym and an antonym, a momentum dictionary."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RELEASED = {
 
 
 def deberta_base() -> Recipe:
-    """The paper's settings, repaired: DeBERTa-base, BookCorpus, 32 at 1e-6, one pass."""
+    """Train with the paper's settings, repaired: DeBERTa-base, BookCorpus, batch 32, lr 1e-6, one epoch."""
     return Recipe(
         name="mocoutrl/deberta-base",
         method=MoCoUTRLConfig(),
@@ -49,7 +49,7 @@ def deberta_base() -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia, this project's encoder and its own table of 200 words."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder and table of 200 words."""
     return parts.demo(
         "mocoutrl",
         MoCoUTRLConfig(),
@@ -67,17 +67,19 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     "deberta-base": deberta_base,
-    "roberta-base": _row("roberta-base", {"encoder.path": parts.ROBERTA_BASE.path}, "Table 3: the same from RoBERTa-base."),
-    "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3: the same from BERT-base."),
+    "roberta-base": _row(
+        "roberta-base", {"encoder.path": parts.ROBERTA_BASE.path}, "Table 3: deberta-base with RoBERTa-base."
+    ),
+    "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3, with BERT-base."),
     "paper": _row(
         "paper",
         PRINTED,
-        "The formulas as printed: equation 6 without its positive below, a token loss without a bound.",
+        "As printed: equation 6 without the positive in its denominator, and an unbounded token loss.",
     ),
     "released": _row(
         "released",
         RELEASED,
-        "As the released code runs, its selection aside: adjectives of long sentences, no projectors or dropout, 8 at 1e-6.",
+        "As released, except for checkpoint selection: adjectives of long sentences, no projectors or dropout, batch 8.",
     ),
 }
 

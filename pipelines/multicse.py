@@ -1,4 +1,4 @@
-"""MultiCSE: the published methods together. Text beside images and sounds, guidance, synonyms, groups, cycles, whitening."""
+"""MultiCSE: combinations of unpaired images and audio, guidance, synonyms, groups, cycles and whitening."""
 
 from __future__ import annotations
 
@@ -22,36 +22,41 @@ from multicse.trainers.recipe import Recipe
 
 
 class Part(NamedTuple):
-    """A recipe in a line: the streams beside the text, and what it changes."""
+    """Settings of a recipe."""
 
     about: str
     kinds: tuple[str, ...] = ()
+    """Streams in addition to the text."""
     changes: dict[str, Any] = {}
     synonyms: bool = False
+    """Use triples of a sentence, a positive with a synonym and a negative with an antonym."""
 
 
 PARTS = {
     "text": Part("SimCSE alone"),
     "images": Part("text and unpaired images", ("image",)),
-    "sounds": Part("text and unpaired sounds", ("audio",)),
-    "images-sounds": Part("text, images and sounds", ("image", "audio")),
+    "sounds": Part("text and unpaired audio", ("audio",)),
+    "images-sounds": Part("text, images and audio", ("image", "audio")),
     "guidance": Part("text and self-guidance", changes={"method.guidance": 1.0}),
-    "guided": Part("text led by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "cls"}),
+    "guided": Part("text dominated by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "cls"}),
     "synonyms": Part("text with synonyms as positives and antonyms as hard negatives", synonyms=True),
     "grouped": Part("text and the grouped cosine", changes={"method.grouped": 0.1}),
     "cyclic": Part("text and images with cyclic consistency", ("image",), {"method.cyclic": 1.0}),
     "whitened": Part("text, whitened before the cosine", changes={"method.shrinkage": 0.5}),
 }
 WEIGHTS = {"image": 0.05, "audio": 0.01}
-"""Of the released NonLing-CSE, for the sum of equation 1."""
+"""Weights of the released NonLing-CSE, for the sum of equation 1."""
 CHOSEN = "images"
-"""The part that the demo is."""
+"""Part of the demo."""
 
 
 def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
-    """`base`, a recipe of NonLing-CSE with images and audio, with the streams and parts of `PARTS[name]`, all in one update.
+    """Return a recipe of NonLing-CSE with the streams and settings of `PARTS[name]`, all trained in one update.
 
-    lexicon: of synonyms, `small` or none for WordNet.
+    Args:
+        base: Recipe of NonLing-CSE with images and audio.
+        name: Name of the part.
+        lexicon: Lexicon of synonyms: ``small``, or None for WordNet.
     """
     part, given = PARTS[name], base.method
     assert isinstance(given, NonLingSettings)
@@ -74,22 +79,22 @@ def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
 
 
 def small(name: str) -> Recipe:
-    """`PARTS[name]` in minutes on a laptop, offline."""
+    """Return the recipe of `PARTS[name]` that trains in minutes on a laptop, offline."""
     return composed(nonlingcse.offline("nonlingcse").replace("name", "multicse/demo"), name, "small")
 
 
 def bert_base(name: str) -> Recipe:
-    """`PARTS[name]` from BERT-base, with the batches and the rate of NonLing-CSE's Table 1."""
+    """Return the recipe of `PARTS[name]` with BERT-base, and batch sizes and learning rate of NonLing-CSE's Table 1."""
     return composed(nonlingcse.bert_base().replace("name", "multicse/bert-base"), name, None)
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia, scanned digits, the small encoder of this project."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, scanned digits, this project's small encoder."""
     return small(CHOSEN).replace("run.output_dir", "runs/multicse/demo")
 
 
 def smoke() -> Recipe:
-    """Eight steps of everything at once: what tests run."""
+    """Train eight steps with all parts, for tests."""
     everything = small("images-sounds")
     changes = {path: value for part in PARTS.values() for path, value in part.changes.items()}
     triplets = small("synonyms").streams["text"]
@@ -105,7 +110,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     **{name: _row(small, name, "", "Offline") for name in PARTS},
-    **{f"bert-base-{name}": _row(bert_base, name, "bert-base-", "BERT-base, a million sentences") for name in PARTS},
+    **{f"bert-base-{name}": _row(bert_base, name, "bert-base-", "BERT-base, one million sentences") for name in PARTS},
 }
 
 if __name__ == "__main__":

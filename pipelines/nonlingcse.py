@@ -1,4 +1,4 @@
-"""NonLing-CSE (NeurIPS 2022): SimCSE on text and, in every step, contrastive updates on unpaired images and on audio."""
+"""NonLing-CSE (NeurIPS 2022): SimCSE on text, alternating with contrastive losses on unpaired images and audio."""
 
 from __future__ import annotations
 
@@ -31,27 +31,28 @@ from multicse.trainers.simcse import SimCSEConfig
 
 
 class Row(NamedTuple):
-    """What a row of the paper's tables sets; 48 images or sounds are a batch in all of them."""
+    """Settings of a row of the paper's tables. The batch size of images and audio is 48 in all rows."""
 
     encoder: EncoderConfig
     text: tuple[int, float]
-    """Batch and rate."""
+    """Batch size and learning rate."""
     image: tuple[float, float]
-    """Rate and weight of the loss."""
+    """Learning rate and weight of the loss."""
     audio: tuple[float, float]
+    """Learning rate and weight of the loss."""
     supervised: bool = False
     released_image_rate: float | None = None
-    """Of the released scripts and log, where it is not the paper's [errata 2.7]."""
+    """Learning rate of images in the released scripts, if it differs from the paper [errata 2.7]."""
 
 
 CLS = parts.BERT_BASE.model_copy(update={"pooling": "cls"})
-ROWS = {  # batches and rates: Table C.1; weights: the released scripts, and RoBERTa-base's for RoBERTa-large
+ROWS = {  # batch sizes, learning rates: Table C.1; weights: released scripts, for RoBERTa-large those for RoBERTa-base
     "bert-base": Row(parts.BERT_BASE, text=(64, 3e-5), image=(1e-6, 0.05), audio=(2e-7, 0.01)),
     "roberta-base": Row(
         parts.ROBERTA_BASE, text=(128, 2e-5), image=(5e-7, 0.2), audio=(2e-7, 0.02), released_image_rate=1e-7
     ),
     "roberta-large": Row(parts.ROBERTA_LARGE, text=(256, 1e-5), image=(5e-7, 0.2), audio=(5e-6, 0.02)),
-    # All of the released script; the paper has no numbers.
+    # All from the released script; the paper does not report settings.
     "supervised-bert-base": Row(CLS, text=(128, 3e-5), image=(1e-7, 100.0), audio=(1e-7, 100.0), supervised=True),
 }
 PAPERS: dict[str, tuple[type[NonLingSettings], tuple[str, ...]]] = {
@@ -59,16 +60,20 @@ PAPERS: dict[str, tuple[type[NonLingSettings], tuple[str, ...]]] = {
     "audiocse": (AudioCSEConfig, ("audio",)),
     "nonlingcse": (NonLingCSEConfig, ("audio", "image")),
 }
-"""What a method is configured by, and its streams besides the text."""
-
+"""Configuration of each method, and its streams in addition to the text."""
 
 RELEASED_AUDIO = {"mixup_probability": 0.5, "mask_bins": 48, "mask_frames": 192}
 
 
 def variant_changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
-    """Return what makes a repaired recipe that of the paper's text or of the authors' code, its streams included."""
+    """Return the changes that make a repaired recipe another variant.
+
+    Args:
+        recipe: Repaired recipe.
+        variant: As printed in the paper, or as in the released code.
+    """
     changes: dict[str, Any] = {"method.variant": variant}
-    if variant == "paper":  # section 3.3: 0.07 throughout; the supervised script has 0.05
+    if variant == "paper":  # section 3.3: always 0.07; the supervised script uses 0.05
         changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}
     if variant == "released":
         changes["evaluation.choose_untrained"] = False
@@ -80,13 +85,19 @@ def variant_changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
 HOW: dict[Variant, tuple[str, str]] = {
     "fixed": ("", ""),
     "paper": ("-paper", "As printed. "),
-    "released": ("-released", "As the code has it. "),
+    "released": ("-released", "As released. "),
 }
-"""What a variant adds to the name of a row, and to what --help says of it."""
+"""Suffix of the recipe's name and prefix of its help, by variant."""
 
 
 def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
-    """A row of `ROWS` for one of `PAPERS`: repaired, as the text has it, or as the authors' code has it."""
+    """Return the recipe of a row.
+
+    Args:
+        paper: One of `PAPERS`.
+        name: One of `ROWS`.
+        variant: Repaired, as printed in the paper, or as in the released code.
+    """
     config, kinds = PAPERS[paper]
     row = ROWS[name]
     temperature = 0.05 if row.supervised else 0.07
@@ -119,26 +130,31 @@ def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
 
 
 def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
-    """All of `ROWS` for VisualCSE or AudioCSE, whose unsupervised numbers are in `table`, in every variant."""
+    """Return the recipes of all `ROWS` in every variant.
+
+    Args:
+        paper: ``visualcse`` or ``audiocse``.
+        table: Table of the unsupervised results, for the help.
+    """
     made: dict[str, Callable[[], Recipe]] = {}
     for name, settings in ROWS.items():
         batch, lr = settings.text
         where = "Table 6, NLI triples" if settings.supervised else table
         for variant, (ending, how) in HOW.items():
             make = partial(row, paper, name, variant)
-            make.__doc__ = f"{how}{where}: {settings.encoder.path}, text {batch} at {lr}."
+            make.__doc__ = f"{how}{where}: {settings.encoder.path}, text batch {batch}, lr {lr}."
             made[f"{name}{ending}"] = make
     return made
 
 
 def offline(paper: str) -> Recipe:
-    """The demo of one of `PAPERS`: sentences of Wikipedia, scanned digits, synthesised sounds."""
+    """Return the demo of one of `PAPERS`: Wikipedia sentences, scanned digits, synthesised audio."""
     config, kinds = PAPERS[paper]
     settings = {
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    # Digits have no colour, and a left and a right.
+    # Digits are grey and must not be flipped.
     plain: dict[str, Any] = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
     streams: dict[str, AnyStream] = {
         "image": ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **plain),
@@ -159,12 +175,12 @@ def offline(paper: str) -> Recipe:
 
 
 def bert_base() -> Recipe:
-    """BERT-base with the rates and weights of Tables 1 and 2."""
+    """Train BERT-base with the learning rates and loss weights of Tables 1 and 2."""
     return row("nonlingcse", "bert-base")
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, scanned digits, synthesised audio."""
     return offline("nonlingcse")
 
 

@@ -1,4 +1,4 @@
-"""Parts that recipes share: encoders, streams, evaluations, run settings."""
+"""Parts of several recipes: encoders, streams, evaluations, run settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multicse.trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, 
 from multicse.trainers.simcse import SimCSEConfig
 
 SMALL_ENCODER = str(Path(__file__).resolve().parents[1] / "models" / "small-bert-en")
-"""The encoder that this project pretrained itself (`pipelines/pretrain.py`)."""
+"""Encoder that this project pretrained (`pipelines/pretrain.py`)."""
 
 BERT_BASE = EncoderConfig(path="google-bert/bert-base-uncased", pooling="cls_before_pooler")
 ROBERTA_BASE = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls_before_pooler")
@@ -36,36 +36,49 @@ STS = EvaluationConfig(
 
 
 def wiki(batch_size: int) -> TextStream:
-    """A million sentences of English Wikipedia, one a line, packed as ``shards/wiki1m``."""
+    """Return the stream of one million sentences of English Wikipedia, packed as ``shards/wiki1m``."""
     return TextStream(shards="shards/wiki1m", batch_size=batch_size)
 
 
 def nli(batch_size: int) -> TextStream:
-    """Premise, entailment, contradiction (275,601 triples), packed as ``shards/nli``; an empty one is a blank, as in
-    SimCSE's code."""
+    """Return the stream of 275,601 NLI triples (premise, entailment, contradiction), packed as ``shards/nli``.
+
+    Empty sentences are kept, as in SimCSE's code.
+    """
     columns = ("sent0", "sent1", "hard_neg")
     return TextStream(shards="shards/nli", batch_size=batch_size, columns=columns, keep_empty=True)
 
 
 def paper_run(name: str, epochs: float = 1) -> RunConfig:
-    """One GPU, mixed precision; checkpoints every 1,000 steps.
+    """Return run settings for one GPU with mixed precision and a checkpoint every 1,000 steps.
 
-    The authors' code has fp16, for speed alone; bf16 needs no scaling of the loss.
+    The released code uses fp16; bf16 needs no loss scaling.
+
+    Args:
+        name: Name of the recipe, which is also the folder below ``runs``.
+        epochs: Number of epochs.
     """
     return RunConfig(output_dir=f"runs/{name}", epochs=epochs, precision="bf16", gpus_per_worker=1, save_steps=1000)
 
 
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
-"""Weights of the two cyclic losses (Zhao et al. 2023; CyCLIP's own)."""
+"""Weights of the two cyclic losses (Zhao et al. 2023, and CyCLIP)."""
 
 
 def losses(weights: Mapping[str, float]) -> str:
-    """``{"captions": 0.1}`` as "contrastive + 0.1 captions"."""
+    """Describe the losses of a model: ``{"captions": 0.1}`` is "contrastive + 0.1 captions"."""
     return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
 def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about: str) -> Callable[[], Recipe]:
-    """A row of a paper's table: the recipe `base` named ``PAPER/name`` with `changes`; --help says what it is `about`."""
+    """Return a function that makes the recipe of a row of a paper's table.
+
+    Args:
+        base: Function that makes the recipe to change.
+        name: Name of the recipe, without the paper.
+        changes: Values of settings by dotted name.
+        about: Description for the help.
+    """
 
     def make() -> Recipe:
         recipe = base()
@@ -80,12 +93,12 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
 
 
 def offline_text(batch_size: int) -> TextStream:
-    """Sentences of the Wikipedia excerpt that gensim brings along."""
+    """Return the stream of sentences from the Wikipedia excerpt in gensim."""
     return TextStream(shards=f"{OFFLINE}/text", batch_size=batch_size)
 
 
 OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)
-"""What towers take of the synthesised sounds: 98 frames of 32 bins."""
+"""Features of the synthesised audio for towers: 98 frames of 32 bins."""
 
 
 def demo(
@@ -98,9 +111,18 @@ def demo(
     every: int,
     encoder: AnyEncoder = SMALL,
 ) -> Recipe:
-    """Minutes of one CPU worker on what the installed packages bring along, evaluated `every` so many steps.
+    """Return a recipe that trains in minutes with one CPU worker on data from installed packages.
 
-    Chosen on 20 documents of the Lee corpus, reported on the other 30.
+    The checkpoint is selected on 20 documents of the Lee corpus and evaluated on the other 30.
+
+    Args:
+        paper: Name of the pipeline.
+        method: Method.
+        streams: Streams by name.
+        optim: Optimizers by update.
+        steps: Number of steps.
+        every: Number of steps between evaluations.
+        encoder: Text encoder.
     """
     return Recipe(
         name=f"{paper}/demo",
@@ -116,7 +138,14 @@ def demo(
 
 
 def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: str) -> Recipe:
-    """The demo on items with captions, ``emoji`` or ``sounds``: chosen and reported by how well each finds the other."""
+    """Return a demo on image-caption or audio-caption pairs, which is selected and evaluated by retrieval.
+
+    Args:
+        paper: Name of the pipeline.
+        method: Method.
+        stream: Stream of the pairs.
+        items: Prefix of the offline shards: ``emoji`` or ``sounds``.
+    """
     optim = OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)
     recipe = demo(paper, method, {"pairs": stream}, {"pairs": optim}, steps=300, every=50)
     evaluation = EvaluationConfig(
@@ -128,7 +157,7 @@ def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: st
 
 
 def smoke(demo: Recipe) -> Recipe:
-    """Eight steps of the demo with small batches."""
+    """Return a recipe that trains eight steps of a demo with small batches."""
     eight = {
         "run.max_steps": 8,
         "run.logging_steps": 2,
@@ -139,10 +168,10 @@ def smoke(demo: Recipe) -> Recipe:
 
 
 def smoke_of(demo: Callable[[], Recipe]) -> Callable[[], Recipe]:
-    """Return a recipe of eight steps of a demo."""
+    """Return a function that makes the recipe `smoke` of a demo."""
 
     def make() -> Recipe:
         return smoke(demo())
 
-    make.__doc__ = "Eight steps: what tests run."
+    make.__doc__ = "Train eight steps, for tests."
     return make

@@ -1,4 +1,4 @@
-"""Pretrain a small BERT and its WordPiece tokenizer on your own text (masked language model): for a language without one."""
+"""Pretrain a small BERT and its tokenizer on your own text, for languages without a pretrained encoder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfi
 
 
 def small() -> Recipe:
-    """A new BERT of 2 layers and 192 dimensions with 8,000 word pieces; give --streams.text.shards.
+    """Pretrain a new BERT with 2 layers, 192 dimensions and 8,000 word pieces; set --streams.text.shards.
 
-    Rate and length are those of the encoder that this project ships (docs/dev/log.md): high rates cost lexical signal.
+    This project's encoder was trained with the same learning rate and sequence length; higher learning rates lose lexical
+    information (docs/dev/log.md).
     """
     return Recipe(
         name="pretrain/small",
@@ -32,13 +33,13 @@ def small() -> Recipe:
 
 
 def further() -> Recipe:
-    """Goes on with an encoder that there is, on your text: --encoder.path, --streams.text.shards."""
+    """Continue the pretraining of an existing encoder on your text; set --encoder.path and --streams.text.shards."""
     changes = {"name": "pretrain/further", "method.fresh": None, "run.output_dir": "runs/pretrain/further"}
     return small().changed({**changes, "encoder.path": parts.SMALL_ENCODER})
 
 
 def smoke() -> Recipe:
-    """Eight steps of a tiny one: what tests run."""
+    """Train eight steps of a tiny BERT, for tests."""
     tiny = FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64, lowercase=True)
     return parts.smoke(small().changed({"method.fresh": tiny, "optim.text.lr": 3e-4}))
 

@@ -1,4 +1,4 @@
-"""Where a pipeline is found: a script of this folder by its name, what an installed package brings along, or a file.
+"""Find pipelines by name (scripts of this folder, entry points of installed packages) or by Python file.
 
 A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`).
 """
@@ -19,20 +19,21 @@ from multicse.trainers.registry import load_file
 NAMES = tuple(
     file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)
 )
-"""The scripts of this folder that have recipes; the others are verbs."""
+"""Scripts of this folder with recipes; the other scripts are commands such as `evaluate`."""
 Recipes = Mapping[str, Callable[[], Recipe]]
 GROUP = "multicse.pipelines"
-"""Entry points of installed packages: ``name = "package.module"``; its method is one of the group ``multicse.methods``."""
+"""Group of entry points of installed packages: ``name = "package.module"``. Their methods are entry points of the group
+``multicse.methods``."""
 
 RENAMED = {"printed": "paper"}
-"""Former names of recipes, with the names of today."""
+"""Former names of recipes and their current names."""
 
 FILES = {"text": "--text sentences.txt", "image": "--images photos/", "audio": "--sounds recordings/"}
-"""Kinds of streams that `mine` takes files for, and how they are given."""
+"""Kinds of streams for which `mine` takes files, with an example of its options."""
 
 
 def takes_files(recipes: Recipes) -> bool:
-    """Whether `mine` can choose settings from files: a transformer's demo takes them, one kind of file a stream."""
+    """Return True if `mine` can train these recipes on files: the demo has a transformer and only text, images and audio."""
     if "demo" not in recipes:
         return False
     demo = recipes["demo"]()
@@ -40,23 +41,27 @@ def takes_files(recipes: Recipes) -> bool:
 
 
 def load(name: str) -> ModuleType:
-    """The pipeline of a name, or in a Python file (``my_method.py``), whose methods recipes know from then on.
+    """Return the module of a pipeline.
 
-    Raises RecipeError where there is none, with the nearest name.
+    Args:
+        name: Name of a pipeline, or a Python file (``my_method.py``), whose methods are registered.
+
+    Raises:
+        RecipeError: If the pipeline does not exist. The message names the nearest name.
     """
     if name in NAMES:
         return importlib.import_module(f".{name}", __package__)
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise RecipeError(f"there is no file {name}")
+            raise RecipeError(f"file {name} not found; give an existing Python file with RECIPES, or the name of a pipeline")
         pipeline = load_file(Path(name))
         if not getattr(pipeline, "RECIPES", None):
-            raise RecipeError(f"{name} has no RECIPES, a dict from a name to a function that returns a Recipe")
+            raise RecipeError(f"{name} does not define RECIPES, a dict from names to functions that return a Recipe")
         return pipeline
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name not in installed:
         known = (*NAMES, *installed)
-        raise RecipeError(f"there is no pipeline {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}")
+        raise RecipeError(f"pipeline {name!r} not found.{did_you_mean(name, known)} Pipelines: {', '.join(known)}")
     found: ModuleType = installed[name].load()
     return found
 
@@ -68,35 +73,39 @@ def split(name: str) -> tuple[str, str | None]:
 
 
 def named(recipes: Recipes, name: str | None = None) -> Recipe:
-    """Return the recipe of a name; without a name it is ``demo``, or the first one if there is no demo.
+    """Return a recipe by name.
+
+    Args:
+        recipes: Recipes of a pipeline.
+        name: Name of a recipe. Default: ``demo``, or the first recipe of a pipeline without a demo.
 
     Raises:
-        RecipeError: If there is no such recipe; the message names the nearest one.
+        RecipeError: If the recipe does not exist. The message names the nearest name.
     """
     name = default(recipes) if name is None else name
     if name in recipes:
         return recipes[name]()
     near = f" It is called {RENAMED[name]!r} now." if name in RENAMED else did_you_mean(name, recipes)
-    rows = f"rows of a paper's tables are run by {command('reproduce', 'reproduction')}, a recipe.json by --recipe FILE"
-    raise RecipeError(f"no recipe {name!r}.{near} There are: {', '.join(recipes)}; {rows}")
+    tables = f"{command('reproduce', 'reproduction')} runs the tables of the papers"
+    raise RecipeError(f"recipe {name!r} not found.{near} Recipes: {', '.join(recipes)}; {tables}")
 
 
 def default(recipes: Recipes) -> str:
-    """Return the name of the recipe that is used if none is named."""
+    """Return the name of the default recipe."""
     return "demo" if "demo" in recipes else next(iter(recipes))
 
 
 def from_file(file: Path) -> Recipe:
-    """Return the recipe of another run, with an output folder of its own and without `run.overwrite`.
+    """Return the recipe of another run, with a new output folder and without `run.overwrite`.
 
     Raises:
-        RecipeError: If there is no such file, or it is not a recipe.
+        RecipeError: If the file does not exist or does not contain a recipe.
     """
     if not file.is_file():
-        raise RecipeError(f"--recipe: there is no file {file}; it takes a recipe.json that a run wrote, or a recipe's name")
+        raise RecipeError(f"file {file} not found; give the recipe.json of a run, or the name of a recipe")
     try:
         recipe = Recipe.from_json(file.read_text())
     except (ValueError, OSError) as error:
-        raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
+        raise RecipeError(f"{file} is not the recipe.json of a run: {error}") from None
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
     return recipe.replace("run.output_dir", output).replace("run.overwrite", False)

@@ -1,4 +1,4 @@
-"""Repeat a recipe over seeds: ``python pipelines/repeat.py simcse demo --seeds 0 1 2 [--optim.text.lr 1e-5 ...]``."""
+"""Train a recipe with several seeds: ``python pipelines/repeat.py simcse demo --seeds 0 1 2 [--optim.text.lr 1e-5 ...]``."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ from multicse.trainers.recipe import Recipe, RecipeError
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train one recipe with several seeds; mean ± sample sd of every number before and after.
+    """Train a recipe with several seeds and report the mean and sample standard deviation of all scores.
 
-    Two repeats are compared, with p values over the seeds, by `evaluate.py --compare` of their exports.
-
-    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo --help). A seed that
-    is finished is not run again, and what was stopped goes on; seeds can be added.
+    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo
+    --help). Finished seeds are not run again, interrupted ones resume, and seeds can be added. To compare two recipes with
+    p values over seeds, pass their exports to `evaluate.py --compare`.
     """
 
     pipeline: tyro.conf.Positional[str]
-    """What is trained: a script of this folder, a pipeline of an installed package, or a Python file."""
+    """Pipeline to train: simcse, visualcse, ..., a pipeline of an installed package, or a Python file."""
     recipe: tyro.conf.Positional[str]
-    """Recipe of that pipeline: demo, bert-base, ... (its --help lists them)."""
+    """Recipe of the pipeline: demo, bert-base, ... (its --help lists them)."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    """Seeds, one run each."""
+    """Seeds of the runs; each seed is one run."""
     output: Path | None = None
-    """Folder of the runs. Default: runs/repeat-NAME-HASH, where the hash stands for all settings but the seed."""
+    """Folder of the runs. Default: runs/repeat-NAME-HASH, with a hash of all settings except the seed."""
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     report, file = repeat(arguments, rest)
@@ -55,13 +54,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]:
-    """Run what was not run yet; the report that ``repeat.json`` holds, and where that is."""
+    """Train the missing seeds, and return the report and its file, ``repeat.json``.
+
+    Args:
+        arguments: Parsed arguments.
+        rest: Options that change settings of the recipe.
+
+    Raises:
+        RecipeError: If the pipeline, the recipe or a setting does not exist, or seeds are repeated.
+    """
     seeds = arguments.seeds
     if not seeds or len(set(seeds)) < len(seeds):
-        raise RecipeError(f"--seeds takes at least one seed, each once, got {list(seeds)}")
+        raise RecipeError(f"--seeds needs at least one seed, and each only once, got {list(seeds)}")
     module = registry.load(arguments.pipeline)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
-    remedies = {"run.seed": "give --seeds", "run.output_dir": "the folder of all runs is --output"}
+    remedies = {"run.seed": "give --seeds", "run.output_dir": "give the folder of all runs as --output"}
     refuse_unused(recipe, module.RECIPES[arguments.recipe](), remedies)
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
@@ -77,13 +84,19 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
 
 
 def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
-    """The summary of one seed, from its folder if it is there; what was interrupted goes on."""
+    """Train one seed, unless its run is finished, and return its summary.
+
+    Args:
+        recipe: Recipe with any seed.
+        seed: Seed of the run.
+        output: Folder of the run.
+    """
     print(f"seed {seed}: {output}")
     return fit(recipe.replace("run.seed", seed).replace("run.output_dir", str(output)))
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Task -> metric -> one value a seed; the average over tasks is a task as well."""
+    """Return one value per seed by task and metric; the average over tasks is included as a task."""
     runs = [run | tables.averages(run) for run in runs]
     return {
         task: {metric: [run[task][metric] for run in runs] for metric, value in metrics.items() if isinstance(value, float)}
@@ -92,14 +105,14 @@ def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
 
 
 def _each(values: dict[str, Any]) -> dict[str, Any]:
-    """The same tree with a mean, sd and n for every list of values."""
+    """Replace every list of values in a tree by its mean, sd and n."""
     if not isinstance(values, list):
         return {name: _each(value) for name, value in values.items()}
     return statistics.summary(values)._asdict()
 
 
 def table(report: dict[str, Any]) -> str:
-    """Before and after of every task and metric."""
+    """Return a table of all tasks and metrics before and after training."""
     sides = {
         name: {task: {of: statistics.summary(each) for of, each in found.items()} for task, found in values.items()}
         for name, values in report["values"].items()

@@ -1,4 +1,4 @@
-"""SG-BERT (ACL 2021): a frozen copy of the encoder guides its own sentence vector; nothing is augmented."""
+"""SG-BERT (ACL 2021): a frozen copy of the encoder guides the sentence embedding; no data augmentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RELEASED = {
 
 
 def bert_base() -> Recipe:
-    """SG-OPT, BERT-base: Table 1's main row. 17,256 sentences of STS-B without labels, 16 at 5e-5, all in fp32."""
+    """Train SG-OPT, the main row of Table 1: BERT-base, 17,256 sentences of STS-B, batch 16, lr 5e-5, fp32."""
     return Recipe(
         name="sgbert/bert-base",
         method=SGBERTConfig(),
@@ -39,7 +39,7 @@ def bert_base() -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia and the small encoder of this project."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
     return parts.demo(
         "sgbert",
         SGBERTConfig(head_width=768),
@@ -61,7 +61,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         bert_base,
         "released",
         RELEASED,
-        "SG-OPT as the released code runs: mean pooling, teacher dropout, weight decay, its stopping, the last weights.",
+        "SG-OPT as released: mean pooling, teacher dropout, weight decay, early stopping of the code, last weights.",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""SimCSE (EMNLP 2021), unsupervised and supervised: the baseline of every table."""
+"""SimCSE (EMNLP 2021), unsupervised and supervised: the baseline of all tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import SimCSEConfig
 
 RELEASED = {"evaluation.choose_untrained": False}
-"""The released script evaluates for the first time after 125 steps."""
+"""The first evaluation of the released script is after 125 steps."""
 ROBERTA_BASE = {"encoder": parts.ROBERTA_BASE, "streams.text.batch_size": 512, "optim.text.lr": 1e-5}
 ROBERTA_LARGE = {"encoder": parts.ROBERTA_LARGE, "streams.text.batch_size": 512, "optim.text.lr": 3e-5}
 SUPERVISED = {
@@ -27,7 +27,7 @@ SUPERVISED = {
 
 
 def bert_base() -> Recipe:
-    """Unsupervised BERT-base: one pass over a million sentences, 64 at 3e-5."""
+    """Train BERT-base, unsupervised: one epoch of one million sentences, batch 64, lr 3e-5."""
     return Recipe(
         name="simcse/bert-base",
         method=SimCSEConfig(),
@@ -40,7 +40,7 @@ def bert_base() -> Recipe:
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia and the small encoder of this project."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
     text = parts.offline_text(64)
     return parts.demo("simcse", parts.SMALL_TEXT, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
 
@@ -51,13 +51,13 @@ RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "roberta-base": parts.row(bert_base, "roberta-base", ROBERTA_BASE, "Unsupervised RoBERTa-base: 512 at 1e-5."),
-    "roberta-large": parts.row(bert_base, "roberta-large", ROBERTA_LARGE, "Unsupervised RoBERTa-large: 512 at 3e-5."),
+    "roberta-base": parts.row(bert_base, "roberta-base", ROBERTA_BASE, "RoBERTa-base, unsupervised: 512, lr 1e-5."),
+    "roberta-large": parts.row(bert_base, "roberta-large", ROBERTA_LARGE, "RoBERTa-large, unsupervised: 512, lr 3e-5."),
     "supervised-bert-base": parts.row(
         bert_base,
         "supervised-bert-base",
         SUPERVISED,
-        "NLI triples, 3 epochs, 512 at 5e-5; the head stays in the exported model.",
+        "BERT-base on NLI triples: 3 epochs, batch 512, lr 5e-5; the export contains the head.",
     ),
 }
 

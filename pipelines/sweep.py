@@ -1,4 +1,4 @@
-"""Search loss weights, temperatures, learning rates: ``python pipelines/sweep.py visualcse --recipe demo --trials 16``."""
+"""Search hyperparameters with Ray Tune: ``python pipelines/sweep.py visualcse --recipe demo --trials 16``."""
 
 from __future__ import annotations
 
@@ -38,45 +38,48 @@ TRIALS = 32
 INTERRUPTED = 130
 """Exit code of an interrupted sweep."""
 ROWS = 10
-"""Trials in the last table."""
+"""Number of trials in the final table."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Train a recipe with many settings, stop the poor ones early, keep the best. Trial 0 is the recipe as it stands.
+    """Train a recipe with different settings, stop poor trials early, and export the best model.
 
-    What varies is in tune_spaces/. Any setting of the recipe can follow and holds for all trials, as for the
-    pipeline itself (python pipelines/PIPELINE.py demo --help); those that trials do not use, as --run.output_dir, are
-    refused. Trials are compared by the recipe's development task; held-out tasks are measured for the best one and for
-    trial 0 only.
+    Trial 0 is the unchanged recipe. Trials are compared by the development task of the recipe (evaluation.select). Held-out
+    tasks (evaluation.final) are evaluated only for the best trial and for trial 0. To resume an interrupted sweep, run the
+    same command again.
+
+    Options that change settings of the recipe can follow and apply to all trials, as for the pipeline itself (python
+    pipelines/PIPELINE.py demo --help). Settings that trials do not use, such as --run.output_dir, are refused.
+
+    Example: python pipelines/sweep.py visualcse --trials 16 --run.max_steps 100
     """
 
     pipeline: tyro.conf.Positional[str]
-    """What is trained. A Python file of your own serves if it has ``SPACES`` as well."""
+    """Pipeline to train: simcse, visualcse, ..., or a Python file with ``RECIPES`` and ``SPACES``."""
     recipe: str = "demo"
-    """A recipe that the pipeline has."""
+    """Recipe of the pipeline; its --help lists them."""
     trials: int | None = None
-    """How many trials there are. Default: 32, or the whole grid."""
+    """Number of trials. Default: 32, or the whole grid."""
     space: str | None = None
-    """Name of what varies, in tune_spaces/. Default: wide, with a grid paper."""
+    """Name of the search space, from tune_spaces/ or ``SPACES``. Default: wide, or paper with --searcher grid."""
     searcher: Literal["optuna", "random", "grid"] = "optuna"
-    """Optuna's TPE, independent draws, or every combination."""
+    """Search algorithm. optuna: Optuna's TPE. random: independent samples. grid: all combinations."""
     scheduler: Literal["asha", "none"] = "asha"
-    """ASHA stops two thirds of the trials after 60 % of their steps."""
+    """Early stopping of trials. asha: stops two thirds of the trials after 60 % of their steps. none: no early stopping."""
     seeds: tuple[int, ...] | None = None
-    """Seeds of every configuration, whose scores are averaged. Default: the recipe's."""
+    """Seeds of every configuration; their scores are averaged. Default: the seed of the recipe."""
     concurrent: int | None = None
-    """Trials at a time. Default: as many as fit."""
+    """Maximum number of trials at a time. Default: as many as fit on the machine or cluster."""
     retries: int = 1
-    """Times that a failed trial is tried again, from its last checkpoint."""
+    """Number of times that a failed trial is retried, from its last checkpoint."""
     output: Path | None = None
-    """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials.
-    An interrupted sweep goes on with the same command."""
+    """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, with a hash of all settings that determine the trials."""
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
+    """Run the command line; the exit code is 1 if no trial has a score."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     return _run(*make_sweep(arguments, rest))
@@ -100,14 +103,14 @@ def sweep(
 
     Args:
         recipe: Recipe, or a name or file as for `multicse.load_recipe`.
-        space: Name of a search space in tune_spaces/ or in the pipeline's `SPACES`, or Tune's domains by dotted setting:
-            ``{"optim.text.lr": tune.loguniform(1e-5, 1e-3)}``. Default: wide, with a grid paper.
+        space: Name of a search space in tune_spaces/ or in the pipeline's `SPACES`, or Ray Tune domains by dotted setting:
+            ``{"optim.text.lr": tune.loguniform(1e-5, 1e-3)}``. Default: wide, or paper with the searcher grid.
         trials: Number of trials. Default: 32, or the whole grid.
-        searcher: Optuna's TPE, independent draws, or every combination.
-        scheduler: ASHA stops two thirds of the trials after 60 % of their steps.
-        seeds: Seeds of every configuration; scores are averaged. Default: the recipe's.
-        concurrent: Trials at a time. Default: as many as fit.
-        retries: Retries of a failed trial, from its last checkpoint.
+        searcher: Search algorithm: Optuna's TPE, independent samples, or all combinations.
+        scheduler: Early stopping of trials: ``asha`` stops two thirds of the trials after 60 % of their steps.
+        seeds: Seeds of every configuration; their scores are averaged. Default: the seed of the recipe.
+        concurrent: Maximum number of trials at a time. Default: as many as fit.
+        retries: Number of times that a failed trial is retried, from its last checkpoint.
         output_dir: Folder of the sweep. Default: ``runs/sweep-RECIPE-HASH``.
 
     Returns:
@@ -115,7 +118,7 @@ def sweep(
         best trial (paths), ``mlflow_run_id`` and more.
 
     Raises:
-        RecipeError: If the recipe, space or numbers cannot run, or no trial has a score.
+        RecipeError: If the recipe, the space or another argument is invalid, or no trial has a score.
         KeyboardInterrupt: After Ctrl-C or SIGTERM; finished trials are kept.
 
     Examples:
@@ -135,44 +138,44 @@ def sweep(
     if code := _run(made, folder):
         if code == INTERRUPTED:
             raise KeyboardInterrupt
-        raise RecipeError(f"no trial of {made.name} has a score; {folder / 'trials.json'} has the error of each")
+        raise RecipeError(f"no trial of {made.name} has a score; see the errors in {folder / 'trials.json'}")
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return summary
 
 
 def _run(search: Sweep, folder: Path) -> int:
-    """Check, run, report; the exit code."""
-    # Imported here: Ray takes seconds, and --help should not.
+    """Run a sweep and return the exit code."""
+    # Imported here, so that --help does not wait for Ray.
     from multicse.trainers.engine.cluster import quiet
 
     if not search.recipe.run.verbose:
         quiet()
     with results_in(folder):
-        return _begin(search, folder)
+        return _start(search, folder)
 
 
-def _begin(search: Sweep, folder: Path) -> int:
+def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
     from multicse.trainers.tuning.sweep import check_sweep, records_of
 
     check_sweep(search)
-    goes_on = bool(records_of(search, folder).read(search.identity()))
+    resumed = bool(records_of(search, folder).read(search.identity()))
     ended = folder / "summary.json"
-    if goes_on and ended.exists() and json.loads(ended.read_text())["identity"] == search.identity():
-        if (folder / "journal.jsonl").exists():  # a driver that died at its end may not have sent everything
+    if resumed and ended.exists() and json.loads(ended.read_text())["identity"] == search.identity():
+        if (folder / "journal.jsonl").exists():  # if the driver died at the end, some records may be missing
             sync(folder / "journal.jsonl")
-        print(f"this sweep has ended; what it came to is in {ended}")
+        print(f"this sweep is finished; its results are in {ended}")
         return 0
     with opening(search.recipe, experiment_of(search.recipe)):
         start_ray(search.recipe)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # Tune handles SIGINT only
     with locked(folder, "--output"):
-        ended.unlink(missing_ok=True)  # another sweep's
-        return _carry_out(search, folder, goes_on)
+        ended.unlink(missing_ok=True)  # from another sweep
+        return _train(search, folder, resumed)
 
 
-def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
+def _train(made: Sweep, folder: Path, resumed: bool) -> int:
     from multicse.trainers.engine.checks import check_cluster, check_places
     from multicse.trainers.engine.cluster import capacity
     from multicse.trainers.engine.launch import with_uploaded_shards
@@ -183,7 +186,7 @@ def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
     check_cluster(made.recipe, nodes=nodes)
     check_places(with_uploaded_shards(made.recipe), nodes)
     fitting = at_once(made.recipe, cpus, gpus, made.concurrent)
-    parent = _open(made, folder, goes_on)
+    parent = _open(made, folder, resumed)
     print(describe(made, fitting, folder))
     search = Search(made, plan_of(made, folder, parent), parent, records_of(made, folder), fitting)
     status = "FAILED"
@@ -199,25 +202,30 @@ def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
 
 
 def make_sweep(arguments: Arguments, rest: list[str]) -> tuple[Sweep, Path]:
-    """The sweep that the command line asks for, its offline shards made and its recipe resolved, and its folder.
+    """Return the sweep of a command line and its folder, after writing the offline shards.
 
-    Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
+    Args:
+        arguments: Parsed arguments.
+        rest: Options that change settings of the recipe.
+
+    Raises:
+        RecipeError: If the recipe, a setting or the space does not exist. The message names the nearest name.
     """
     if rest and not rest[0].startswith("-"):
-        raise RecipeError(f"a sweep takes one pipeline; run another sweep for {rest[0]!r}")
+        raise RecipeError(f"unexpected argument {rest[0]!r}: a sweep trains one pipeline; start another sweep for it")
     recipes = registry.load(arguments.pipeline).RECIPES
     recipe, plain = parse(recipes, "", [arguments.recipe, *rest]), recipes[arguments.recipe]()
     refuse_unused(recipe, plain, _unused(arguments, recipe))
     how = {name: value for name, value in vars(arguments).items() if name not in ("pipeline", "recipe", "output")}
     made, folder = _made(arguments.pipeline, recipe, arguments.output, **how)
     if (every := made.recipe.evaluation.eval_steps) != recipe.evaluation.eval_steps:
-        often = f"under a scheduler it is {every} or less, so that trials can be stopped early; or set --scheduler none"
+        often = f"with a scheduler it is at most {every}, for early stopping; reduce it or set --scheduler none"
         refuse_unused(recipe, plain, {"evaluation.eval_steps": often})
     return made, folder
 
 
 def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) -> tuple[Sweep, Path]:
-    """The sweep with its defaults filled in, and its folder."""
+    """Return the sweep with its defaults filled in, and its folder."""
     from multicse.trainers.tuning.sweep import Sweep, prepared
 
     recipe, grid = prepare(recipe), how["searcher"] == "grid"
@@ -231,47 +239,44 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
 
 
 def _unused(arguments: Arguments, recipe: Recipe) -> dict[str, str]:
-    """Return the settings of a recipe that do not reach the trials, with their remedies."""
+    """Return the settings that trials do not use, with remedies."""
     from multicse.trainers.tuning.trial import in_process
 
-    again = "an interrupted sweep goes on with the same command; for another one give another --output"
+    again = "the same command resumes an interrupted sweep; give another --output to start a new one"
     unused = {
-        "run.output_dir": "every trial has a folder of its own; the folder of the sweep is --output",
-        "run.save_steps": "a trial has a checkpoint at every evaluation (evaluation.eval_steps)",
+        "run.output_dir": "every trial has its own folder; give the folder of the sweep as --output",
+        "run.save_steps": "trials save a checkpoint at every evaluation; set evaluation.eval_steps",
         "run.resume": again,
         "run.overwrite": again,
     }
     if arguments.seeds is not None:
-        unused["run.seed"] = "--seeds has the seeds"
+        unused["run.seed"] = "the seeds are --seeds; leave it out"
     if in_process(recipe):
-        unused["run.max_failures"] = "--retries is how often a failed trial is tried again"
+        unused["run.max_failures"] = "set the number of retries of a failed trial with --retries"
     return unused
 
 
 def _space(pipeline: str, name: str) -> SearchSpace:
-    """A space by its name, of tune_spaces or else of the pipeline's own ``SPACES``.
-
-    Raises RecipeError for a pipeline without spaces, and for a name that none has, with the nearest one.
-    """
+    """Return a search space of tune_spaces or of the pipeline's ``SPACES``; raise RecipeError if it does not exist."""
     from multicse.tune_spaces import every
 
     ours = every()
     known: Mapping[str, SearchSpace] | None = ours.get(pipeline) or getattr(registry.load(pipeline), "SPACES", None)
     if known is None:
         raise _unknown(
-            f"the pipeline {pipeline!r} has no search space (SPACES, a dict from a name to a space)", pipeline, ours
+            f"the pipeline {pipeline!r} does not define SPACES, a dict from names to search spaces", pipeline, ours
         )
     if name not in known:
-        raise _unknown(f"--space {name}: {pipeline} has none of that name", name, known)
+        raise _unknown(f"--space {name} not found for {pipeline}", name, known)
     return known[name]
 
 
 def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
-    return RecipeError(f"{problem}.{did_you_mean(name, known)} There are: {', '.join(known)}")
+    return RecipeError(f"{problem}.{did_you_mean(name, known)} Choices: {', '.join(known)}")
 
 
 def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
-    """The sweep's own MLflow run, the same one when it is resumed."""
+    """Open the MLflow run of the sweep; a resumed sweep continues its earlier run."""
     from multicse.trainers.engine.checks import describe_shards_of
     from multicse.trainers.engine.output import experiment_of
 
@@ -285,7 +290,13 @@ def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
 
 
 def describe(made: Sweep, at_once: int, folder: Path) -> str:
-    """What is about to be done, in a few lines."""
+    """Return the lines that are printed before the trials start.
+
+    Args:
+        made: The sweep.
+        at_once: Number of trials that run at a time.
+        folder: Folder of the sweep.
+    """
     from multicse.trainers.tuning.sweep import count, needs
 
     cpus, gpus = needs(made.recipe)
@@ -294,14 +305,19 @@ def describe(made: Sweep, at_once: int, folder: Path) -> str:
         f"space      {', '.join(made.space)}",
         f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
         f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.eval_steps} steps",
-        f"room       a trial takes {cpus:g} CPUs and {gpus:g} GPUs: {at_once} at a time, others wait",
+        f"resources  {cpus:g} CPUs and {gpus:g} GPUs per trial, {at_once} trials at a time",
         f"folder     {folder}",
     ]
     return "\n".join(lines)
 
 
 def conclude(search: Search, trials: Sequence[Trial]) -> int:
-    """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
+    """Write the results of a sweep (trials, figures, best recipe and model, held-out scores) and return the exit code.
+
+    Args:
+        search: The sweep and its MLflow run.
+        trials: Its trials.
+    """
     from multicse.trainers.tuning.space import sampled
     from multicse.trainers.tuning.study import study, sweep_figures
     from multicse.trainers.tuning.sweep import own_values
@@ -312,11 +328,11 @@ def conclude(search: Search, trials: Sequence[Trial]) -> int:
     sweep_figures(study(trials, sampled(made.space), own_values(made)), made.metric, parent.log_figure)
     ended, order = sum(trial.ended for trial in trials), ranked(trials)
     if ended < search.total_samples:
-        print(f"interrupted after {ended} of {search.total_samples} trials; the same command goes on")
+        print(f"interrupted after {ended} of {search.total_samples} trials; the same command resumes the sweep")
         return INTERRUPTED
     if not order:
-        print("no trial came to a score; see the errors above")
-        return 3
+        print("no trial has a score; see the errors above")
+        return 1
     summary = _keep_best(search, trials[0], order[0], trials)
     part = folder / "summary.json.part"
     part.write_text(json.dumps(summary, indent=2, default=str) + "\n")
@@ -326,7 +342,12 @@ def conclude(search: Search, trials: Sequence[Trial]) -> int:
 
 
 def final_table(trials: Sequence[Trial], metric: str) -> str:
-    """The best trials with what they change, then the recipe as it stands if it is none of them, then what failed."""
+    """Return a table of the best trials and trial 0 with their changes, followed by the failed trials.
+
+    Args:
+        trials: Trials of a sweep.
+        metric: Name of their score.
+    """
     order = ranked(trials)
     shown = order[:ROWS] + [trial for trial in order[ROWS:] if not trial.changes]
     paths = list(dict.fromkeys(path for trial in shown for path in trial.changes))
@@ -341,7 +362,7 @@ def final_table(trials: Sequence[Trial], metric: str) -> str:
 
 
 def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
-    """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
+    """Write the best trial's recipe, register its model, and return the summary with held-out scores of it and trial 0."""
     from multicse.trainers.tuning.best import deliver_best, held_out, mean_scores
 
     made, plan, parent, folder = search.sweep, search.plan, search.parent, Path(search.plan.folder)
@@ -351,12 +372,12 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
     delivered = deliver_best(plan, best, scores[0], parent, folder / BEST, model)
     after = {"best": mean_scores(scores)}
     if plain.score is not None:
-        after["as it stands"] = mean_scores(held_out(plan, plain))
+        after["unchanged"] = mean_scores(held_out(plan, plain))
     metrics = {
         f"trained/{task}/{metric}": value.mean for task, values in after["best"].items() for metric, value in values.items()
     }
     sign, name = (-1, made.metric[1:]) if made.metric.startswith("-") else (1, made.metric)
-    with contextlib.suppress(Exception):  # they are in summary.json, whatever the server does
+    with contextlib.suppress(Exception):  # summary.json has them if the server does not
         parent.log_metrics(metrics | {f"best/{name}": sign * (best.best or 0.0)})
     counts = {status: sum(trial.status == status for trial in trials) for status in ("finished", "stopped", "failed")}
     return {
@@ -365,7 +386,7 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
         "metric": made.metric,
         "trials": {"all": len(trials), **counts},
         "best": {"trial": best.number, "pipeline": made.pipeline, "changes": best.changes, "score": best.best},
-        "as_it_stands": {"trial": plain.number, "score": plain.best},
+        "unchanged": {"trial": plain.number, "score": plain.best},
         "before": delivered["before"],
         "baseline": delivered["baseline"],
         "held_out": after,
@@ -378,19 +399,19 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
 
 
 def _last_words(summary: Mapping[str, Any]) -> str:
-    """Held-out scores and where everything is."""
+    """Return the last lines of a sweep: held-out scores, recipe, model, MLflow run."""
     columns = ["before", *(["baseline"] if summary["baseline"] else [])]
-    held = {side: summary["held_out"].get(side, {}) for side in ("as it stands", "best")}
+    held = {side: summary["held_out"].get(side, {}) for side in ("unchanged", "best")}
     rows = before_after({name: summary[name] for name in columns} | held, is_shown)
     best, counts = summary["best"], summary["trials"]
     return "\n".join(
         [
             "",
-            layout(rows) if len(rows) > 1 else "no held-out task: give some as --evaluation.final",
+            layout(rows) if len(rows) > 1 else "no held-out tasks; set --evaluation.final to evaluate some",
             "",
             f"trials  {counts['finished']} finished, {counts['stopped']} stopped early, {counts['failed']} failed",
-            f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the recipe as it stands "
-            + ("failed" if summary["as_it_stands"]["score"] is None else f"{summary['as_it_stands']['score']:.2f}"),
+            f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the unchanged recipe "
+            + ("failed" if summary["unchanged"]["score"] is None else f"{summary['unchanged']['score']:.2f}"),
             f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {shlex.quote(summary['recipe'])})",
             f"model   {summary['export']}   ({summary['model']})",
             f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})",

@@ -1,4 +1,4 @@
-"""Bring a run to MLflow once more: ``python pipelines/track.py sync runs/mine/journal.jsonl``."""
+"""Send missing records of a run to MLflow: ``python pipelines/track.py sync runs/mine/journal.jsonl``."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from multicse.data.errors import cli_errors
 
 @dataclass(frozen=True)
 class Arguments:
-    """Send what MLflow lacks of a run: metrics and, if the run is finished, files, the registered model and its end.
+    """Send missing records of a run to MLflow: its metrics and, if it is finished, its files, registered model and status.
 
-    What MLflow has already is left as it is, so this can be repeated.
+    Existing records are not changed, so this can be repeated.
 
     Example: python pipelines/track.py sync runs/demo/journal.jsonl
     """
 
     verb: tyro.conf.Positional[Literal["sync"]]
-    """The word sync, as there is nothing else to do yet."""
+    """The word sync, which is the only action."""
     journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
-    """The file journal.jsonl in the output folder of the run."""
+    """File journal.jsonl in the output folder of the run."""
     uri: str | None = None
-    """Where the tracking server is now; none: where it was when the run began."""
+    """URI of the tracking server. Default: the server that the run was started with."""
     timeout: float = 60.0
-    """Seconds to keep trying."""
+    """Seconds after which an attempt to reach the server is given up."""
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line: 1 when something could not be sent, 2 when the input was bad."""
+    """Run the command line; the exit code is 1 if something could not be sent."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.trainers.engine.mlflow_server import TrackingError
@@ -45,12 +45,12 @@ def main(argv: list[str] | None = None) -> int:
 
     header = Journal(arguments.journal).header()
     if header is None:
-        what = "is not a journal: its first line names no run" if arguments.journal.is_file() else "does not exist"
-        raise TrackingError(f"{arguments.journal} {what}. Journals are called journal.jsonl.")
+        problem = "is not a journal: its first line names no run" if arguments.journal.is_file() else "does not exist"
+        raise TrackingError(f"{arguments.journal} {problem}; give the file journal.jsonl of a run's output folder")
     print(f"run {header['run_id']} at {arguments.uri or header['uri']}")
     sent = sync(arguments.journal, arguments.uri, arguments.timeout)
     if sent:
-        print("everything is with the server")
+        print("all records have been sent")
     return 0 if sent else 1
 
 

@@ -1,6 +1,6 @@
-"""VisualCSE (NonLing-CSE, NeurIPS 2022): SimCSE on text and, in every step, a contrastive step on unpaired images.
+"""VisualCSE (NonLing-CSE, NeurIPS 2022): SimCSE on text, alternating with a contrastive loss on unpaired images.
 
-The numbers of its rows are in the table of pipelines/nonlingcse.py.
+The settings of its recipes are in the table in pipelines/nonlingcse.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ bert_base = ROWS["bert-base"]
 
 
 def demo() -> Recipe:
-    """Minutes on a laptop, offline: sentences of Wikipedia, scanned digits, the small encoder of this project."""
+    """Train in minutes on a laptop, offline: Wikipedia sentences, scanned digits, this project's small encoder."""
     return nonlingcse.offline("visualcse").replace("run.output_dir", "runs/demo")
 
 

@@ -1,6 +1,6 @@
-"""Data sets as they are downloaded -> what recipes read: ``python reproduction/prepare.py clotho --source Clotho``.
+"""Prepare published data sets for recipes: ``python reproduction/prepare.py clotho --source Clotho``.
 
-Without a name: what there is.
+Without a name, the data sets are listed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table or figure of a paper, run and rendered: ``python reproduction/reproduce.py sgbert T5 [--scale mini]``."""
+"""Reproduce a table or figure of a paper: ``python reproduction/reproduce.py sgbert T5 [--scale mini]``."""
 
 from __future__ import annotations
 
@@ -40,41 +40,44 @@ PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run what a table or figure of a paper needs and was not run yet, and print it: paper, ours, difference, mean ± sd, p.
+    """Reproduce a table or figure of a paper.
 
-    Without a table those of the paper are listed, without a paper those of all. What is missing is said first, with the way
-    to get it. A command that was stopped goes on where it was.
+    The command trains and evaluates all rows without results, and prints published and reproduced scores with difference,
+    mean ± SD and p value. Missing data is listed first, with instructions. An interrupted command resumes if it is repeated.
+    Without TABLE, the tables and figures of the paper are listed; without PAPER, those of all papers.
+
+    Example: python reproduction/reproduce.py sgbert T1 --scale mini
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl; or evidence: the main claim of each."""
+    """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, for the main claim of each paper."""
     table: tyro.conf.Positional[str | None] = None
-    """Table or figure as the paper counts them: T1, F2 and so on; all: one after the other."""
+    """Table or figure of the paper, such as T1 or F2; or all."""
     scale: Literal["paper", "mini"] = "paper"
-    """With mini: the small encoder, the data at hand and minutes in place of the paper's."""
+    """Scale of the runs. paper: models, data and steps of the paper. mini: the small encoder and small data, in minutes."""
     data: Path | None = None
-    """The folder of evaluation data. Default: SentEval/data/downstream; mini: the folder of data sets that holds sts,
-    text_unlabeled, nli, ..., by default MULTICSE_DATASETS or that of `prepare.py small`."""
+    """Folder of the evaluation data. Default: SentEval/data/downstream; for mini, a folder that contains sts,
+    text_unlabeled, nli, ...: MULTICSE_DATASETS, or the folder of `prepare.py small`."""
     rows: tuple[str, ...] = ()
-    """Labels of the rows to run. Default: all."""
+    """Labels of the rows to run. Default: all rows."""
     seeds: tuple[int, ...] | None = None
-    """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
+    """Seeds of all trained rows. Default: as many as in the paper; for mini 1 2 3, for evidence 1 2 3 4 5."""
     dry_run: bool = False
-    """Print how much each table would run and what is missing, and run nothing."""
+    """Only print the number of runs of each table and the missing data."""
     out: Path | None = None
-    """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
+    """Folder of runs, results and rendered tables. Default: runs/reproduce, for mini runs/reproduce-mini."""
     workers: int | None = None
-    """Worker processes of every run (run.num_workers). Default: the recipes' own."""
+    """Number of training workers of each run (run.num_workers). Default: the value of the recipe."""
     coverage: Path | None = None
-    """Write the list of all tables and figures, as Markdown, to this file."""
+    """Write a list of all tables and figures to this Markdown file."""
     results: Path | None = None
-    """Render the tables of this Markdown page anew, between its lines <!-- FILE.json --> and <!-- end -->, from what this
-    command wrote to PAPER-TABLE.json in its output, or `evaluate.py --compare` to its --json. Nothing is trained."""
+    """Update the tables of this Markdown page, between the lines <!-- FILE.json --> and <!-- end -->, from the files
+    PAPER-TABLE.json of this command or the --json files of `evaluate.py --compare`, without training."""
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 1 when something is missing, 2 when the input was bad."""
+    """Run the command line; the exit code is 1 if data is missing."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     quiet()

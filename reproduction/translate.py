@@ -1,4 +1,4 @@
-"""Back-translations: ``python reproduction/translate.py --there DIR --back DIR --text sentences.txt --out translated.tsv``.
+"""Back-translate sentences: ``python reproduction/translate.py --there DIR --back DIR --text a.txt --out translated.tsv``.
 
 DIR is the folder of a Hugging Face encoder-decoder that translates between two languages (Marian, FSMT, ...), or its name on
 the hub. The result has the columns ``original`` and ``translation``; a run that was ended goes on where its file ends, which

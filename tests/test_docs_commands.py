@@ -177,7 +177,7 @@ class Parsed(BaseException):
 
 
 def parsed(verb: Any, words: list[str], recipes: Any = None) -> Any:
-    """The arguments that a script's `main`, or `mine` with these recipes, would go on with."""
+    """Return the parsed arguments of a script's `main`, or of `mine` with these recipes."""
     import tyro
 
     cli = tyro.cli
@@ -187,7 +187,7 @@ def parsed(verb: Any, words: list[str], recipes: Any = None) -> Any:
 
     with mock.patch("tyro.cli", only):
         try:
-            verb.main(words) if recipes is None else verb.arguments(recipes, words)
+            verb.main(words) if recipes is None else verb.choose(recipes, words)
         except Parsed as end:
             return end.args[0]
     raise AssertionError(f"{verb.__name__} parses nothing")

@@ -1,4 +1,4 @@
-"""The wheel, installed where a user's own folders have the names of our rooms; and a clone beside an installed copy."""
+"""Test the wheel in a folder with packages named like ours, and a clone next to an installed copy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMOKE = ("visualcse", "smoke", "--run.output_dir", "run", "--run.tracking_uri", 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A user's folder. Its packages have the names of our rooms, and importing one of them is an error."""
+    """Return a user's folder with packages named like ours, which raise an error when they are imported."""
     for room in ROOMS:
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text(f"raise ImportError('{room} of the user')\n")
@@ -32,7 +32,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def run(words: list[str | Path], folder: Path, *path: Path, **variables: str) -> str:
-    """What a command prints that is run in a folder, with nothing but `path` on Python's path."""
+    """Return the output of a command in a folder, with only `path` on Python's path."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **variables}
     done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
@@ -41,12 +41,12 @@ def run(words: list[str | Path], folder: Path, *path: Path, **variables: str) ->
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.cluster)])
 def test_the_installed_command_trains(workers: str, site: Path, elsewhere: Path) -> None:
-    said = run([sys.executable, site / "bin" / "multicse", *SMOKE, workers], elsewhere, elsewhere, site)
-    assert "before" in said and (elsewhere / "run" / "export" / "model.safetensors").is_file()
+    output = run([sys.executable, site / "bin" / "multicse", *SMOKE, workers], elsewhere, elsewhere, site)
+    assert "before" in output and (elsewhere / "run" / "export" / "model.safetensors").is_file()
 
 
-def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewhere: Path) -> None:
-    """Modules are importable, and all files are the clone's."""
+def test_the_wheel_contains_every_module_and_the_small_encoder(site: Path, elsewhere: Path) -> None:
+    """All modules can be imported, and all files equal those of the clone."""
     run([sys.executable, "-c", IMPORT_ALL], elsewhere, elsewhere, site)
     data = [ROOT / "trainers" / "papers.bib", ROOT / "trainers" / "engine" / "card.md", ROOT / "data" / "small_words.txt"]
     assert (site / "multicse" / "py.typed").is_file()  # type checkers read the annotations
@@ -55,16 +55,16 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
         assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
 
 
-def test_the_installed_command_knows_its_verbs_and_its_name(site: Path, elsewhere: Path) -> None:
-    said = run([sys.executable, site / "bin" / "multicse", "--help"], elsewhere, site)
-    assert {file.stem for file in SCRIPTS} <= {*said.split()}
+def test_the_installed_command_lists_all_scripts_and_uses_its_name(site: Path, elsewhere: Path) -> None:
+    output = run([sys.executable, site / "bin" / "multicse", "--help"], elsewhere, site)
+    assert {file.stem for file in SCRIPTS} - {"run"} <= {*output.split()}
     assert command("pack") == "python pipelines/pack.py"
     script = "from multicse.data.errors import command; print(command('pack'))"
     assert run([sys.executable, "-c", script], elsewhere, elsewhere, site) == "multicse pack\n"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
-def test_a_script_runs_the_clone_that_it_stands_in(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_imports_its_own_clone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     runpy.run_path(str(script), run_name="read")
     assert sys.path[0] == str(ROOT)
@@ -72,15 +72,15 @@ def test_a_script_runs_the_clone_that_it_stands_in(script: Path, monkeypatch: py
 
 @pytest.mark.cluster
 def test_the_workers_of_a_script_run_its_clone(elsewhere: Path) -> None:
-    """Not the clone of the folder where it is called, in which Ray's workers look first."""
+    """They do not import a package in the working directory, which comes first on the path of Ray's workers."""
     (elsewhere / "multicse").mkdir()
     (elsewhere / "multicse" / "__init__.py").write_text("raise ImportError('another clone')\n")
-    said = run([sys.executable, ROOT / "pipelines" / "visualcse.py", *SMOKE[1:], "1"], elsewhere)
-    assert "before" in said
+    output = run([sys.executable, ROOT / "pipelines" / "visualcse.py", *SMOKE[1:], "1"], elsewhere)
+    assert "before" in output
 
 
 def test_no_module_has_a_second_name() -> None:
-    """With two, an object of the one module's class would be no instance of the other's."""
+    """With two names, objects of one module's classes would not be instances of the other module's classes."""
     script = f"""{IMPORT_ALL}
 import contextlib, runpy
 sys.argv[1:] = ["--help"]

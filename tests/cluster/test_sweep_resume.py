@@ -82,7 +82,7 @@ def interrupt(driver: subprocess.Popen[str]) -> None:
     """Ctrl-C."""
     driver.send_signal(signal.SIGINT)
     text, _ = driver.communicate(timeout=600)
-    assert driver.returncode == 130 and "the same command goes on" in text, text[-3000:]
+    assert driver.returncode == 130 and "the same command resumes the sweep" in text, text[-3000:]
 
 
 def finish(driver: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
-"""How a table of a paper's numbers is compared with the recipes."""
+"""Helpers that compare tables of a paper's settings with recipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multicse.trainers.recipe import Recipe
 
 
 def recipe_in(tables: Mapping[str, Table], name: str) -> Recipe:
-    """The recipe of a row of a paper's table, ``T1/LABEL``."""
+    """Return the recipe of a row of a paper's table, ``T1/LABEL``."""
     key, _, label = name.partition("/")
     return recipe_of(next(row for row in tables[key].rows if row.label == label))
 
@@ -23,7 +23,7 @@ def holds(recipe: Recipe, numbers: Mapping[str, Any]) -> None:
 
 
 def difference(recipe: Recipe, base: Recipe) -> dict[str, Any]:
-    """What a recipe changes of another one, name and output aside."""
+    """Return the settings in which two recipes differ, except for name and output."""
     one, other = base.flat(), recipe.flat()
     paths = (one.keys() | other.keys()) - {"name", "run.output_dir"}
     return {path: other.get(path) for path in paths if one.get(path) != other.get(path)}

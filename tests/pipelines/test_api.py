@@ -1,4 +1,4 @@
-"""The Python API: a light import, and every example of its docstrings and of docs/reference/python.md."""
+"""Test the Python API: import time, and all examples in docstrings and docs/reference/python.md."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-\d+)?")
 
 @pytest.fixture
 def place(tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A reader's folder, with a tracking database."""
+    """Return an empty working directory with a tracking database."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     return tmp_path
 
 
 def test_the_import_is_light() -> None:
-    """The names are listed without the libraries; the time is the shortest of three, since other processes run."""
+    """Listing the names loads no library. The time is the shortest of three, since other processes run."""
     code = (
         "import sys, time; start = time.perf_counter(); import multicse; took = time.perf_counter() - start;"
         "assert set(multicse.__all__) <= set(dir(multicse)); loaded = {name.partition('.')[0] for name in sys.modules};"
@@ -73,12 +73,12 @@ def test_example_of_a_sweep(local_ray: None, place: Path) -> None:
 
 
 def blocks() -> list[tuple[str, str]]:
-    """The code of the page, block by block, with the output that follows it."""
+    """Return the code blocks of the page with the output that follows each."""
     return re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def test_the_page(place: Path, sweeps: bool = False) -> None:
-    """Every block in its order, but for the sweep. Words of the output are those of the page, scores within a point."""
+    """Run all blocks in order, without the sweep. The output matches the page, and scores differ by at most a point."""
     names: dict[str, Any] = {}
     assert len(blocks()) == PAGE.count("```python") == 7
     for code, wanted in blocks():
@@ -92,7 +92,7 @@ def test_the_page(place: Path, sweeps: bool = False) -> None:
             assert re.match("step 2/8  image .*  text .*  lee-dev ", found) and re.match("step 2/8  image ", wanted)
             found, wanted = (re.sub(r"(?m)^step .*\n", "", text) for text in (found, wanted))
         if "multicse.sweep(" in code:
-            found = found.splitlines()[-1] + "\n"  # Tune's tables come first
+            found = found.splitlines()[-1] + "\n"  # after Tune's tables
         assert NUMBER.sub("N", found) == NUMBER.sub("N", wanted)
         assert [*map(float, NUMBER.findall(found))] == pytest.approx([*map(float, NUMBER.findall(wanted))], abs=1.0)
 
@@ -119,18 +119,19 @@ def test_recipes_by_name_and_by_file(tmp_path: Path) -> None:
     [
         ("visualsce/demo", "Did you mean 'visualcse'"),
         ("visualcse/dmeo", "Did you mean 'demo'"),
-        ("visualcse/", "no recipe ''"),
-        ("nowhere.py/demo", "no file nowhere.py"),
-        ("nowhere/recipe.json", "no file nowhere/recipe.json"),
+        ("visualcse/", "recipe '' not found"),
+        ("nowhere.py/demo", "file nowhere.py not found"),
+        ("nowhere/recipe.json", "file nowhere/recipe.json not found"),
     ],
 )
 def test_recipes_that_do_not_exist(name: str, named: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(named)):
+    with pytest.raises(RecipeError, match=re.escape(named)) as error:
         multicse.load_recipe(name)
+    assert "--recipe" not in str(error.value), "there is no such option in Python"
 
 
-def test_an_encoder_of_ones_own_is_evaluated() -> None:
-    """Its cosines give the same scores as the task itself."""
+def test_a_user_defined_encoder_is_evaluated() -> None:
+    """The scores are the scores of the task itself."""
     from multicse.evaluation.registry import make_tasks
     from multicse.evaluation.task import evaluate
 

@@ -1,4 +1,4 @@
-"""Wrong commands, as they are typed, and what each message names: the setting or the file, and often the fix."""
+"""Test the messages of wrong commands: each names the setting or the file, and often the remedy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from multicse.trainers.engine.checks import check, check_cluster
 from multicse.trainers.recipe import Recipe
 
 COMMANDS: dict[str, str | tuple[str, ...]] = {
-    # ------------------------------------------------------------------------------- recipes; small.json is one that works
+    # ------------------------------------------------------------------------------- recipes; small.json is valid
     "visualcse deemo": "'demo'",
     "visualcse --recipe": "--recipe",
-    "visualcse --recipe nowhere.json": ("--recipe", "no file nowhere.json", "recipe.json"),
+    "visualcse --recipe nowhere.json": ("--recipe", "file nowhere.json not found", "recipe.json"),
     "visualcse --recipe sentences.txt": ("sentences.txt", "JSON"),
     "visualcse --recipe newer.json": ("newer.json", "run.colour"),
     "visualcse --recipe small.json --optim.text.lrr 1": ("--optim.text.lrr", "--optim.text.lr"),
@@ -61,6 +61,9 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "simcse mine --text rows.csv": ("rows.csv", "--column"),
     "simcse mine --text rows.csv --column lft": ("'lft'", "'left'"),
     "clap mine --text sentences.txt": "'mine'",
+    "simcse mine --text sentences.txt --run.output_dir elsewhere": ("--run.output_dir", "--output"),
+    "simcse mine --text sentences.txt --run.output-dir=elsewhere": ("--run.output_dir", "--output"),
+    "simcse mine --text sentences.txt --recipe small.json": ("--recipe", "without the word mine"),
     # ---------------------------------------------------------------------------------------------------------- verbs
     "run visualcs": ("'visualcs'", "'visualcse'"),
     "run my_method.py": "my_method.py",
@@ -87,13 +90,13 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "describe nowhere": "nowhere",
     "describe visualcse:deemo": "'demo'",
     "describe visualcse:demo --verify": ("--verify", "visualcse:demo"),
-    "evaluate": "give one model (--model MODEL), or several",
+    "evaluate": "give either one model (--model MODEL) or models",
     "evaluate --model ENCODER --tasks sts17": ("sts17", "sts16"),
     "evaluate --model ENCODER --compare ENCODER": "--compare",
     "evaluate --model ENCODER --data sts --tasks transfer": "contains none of them",
     "evaluate --compare a=ENCODER b=absent.json": "absent.json is not a report of a single model",
     "evaluate --model ENCODER@max --layers": "@POOLING",
-    "evaluate --model ENCODER --json photos": "it is a folder",
+    "evaluate --model ENCODER --json photos": "--json photos is a folder",
     "evaluate --model ENCODER --tasks lee --hidden 50": ("--hidden", "lee"),
     "evaluate --model ENCODER --tasks lee --metric pearson": ("--metric", "--compare"),
     "evaluate --model ENCODER --tasks lee --fit sentences.txt": ("--fit", "+whitening"),
@@ -116,19 +119,19 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "sweep simcse --run.max_failures 2": ("--run.max_failures 2", "--retries"),
     "sweep simcse --evaluation.eval_steps 99999": ("--evaluation.eval_steps 99999", "--scheduler none"),
     "repeat simcse deemo": "'demo'",
-    "repeat simcse demo --seeds 1 1": "each once, got [1, 1]",
+    "repeat simcse demo --seeds 1 1": "each only once, got [1, 1]",
     "repeat simcse demo --run.seed 9": ("--run.seed 9", "give --seeds"),
     "repeat simcse demo --run.output_dir elsewhere": ("--run.output_dir elsewhere", "--output"),
     "reproduce sgbert T99": ("T99", "T1"),
     "translate --text nowhere.txt --out out.tsv --there nowhere --back nowhere": "nowhere",
     "track sync sentences.txt": "sentences.txt",
 }
-"""Command as behind `multicse`, and what has to be in what it says."""
+"""Arguments of `multicse`, and the required parts of the message."""
 
 
 @pytest.fixture
 def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the commands are given, in the current folder."""
+    """Write the input files of the commands to the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     Path("runs/offline").symlink_to(offline)
@@ -147,7 +150,7 @@ def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.Mon
         "small.json": recipe.to_json(),
         "sts/STS12.raw.tsv": "score\tsentence1\tsentence2\n1\ta\tb\n",
         "made/made-train-000000.tar": "",
-        "broken/a.png": "no picture",
+        "broken/a.png": "not an image",
     }
     newer = json.loads(content["small.json"])
     newer["run"]["colour"] = "red"
@@ -162,7 +165,7 @@ def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_command_is_answered(
+def test_a_wrong_command_names_setting_and_remedy(
     command: str,
     files: Path,
     recipe: Recipe,
@@ -180,11 +183,11 @@ def test_a_wrong_command_is_answered(
             code: object = 0
         else:
             code = importlib.import_module(VERBS[name]).main()
-    except SystemExit as end:  # all else is a traceback
+    except SystemExit as end:  # other exceptions are tracebacks
         code = end.code
     said = capsys.readouterr()
     text = " ".join(f"{said.out} {said.err} {code}".replace("│", " ").split())
-    assert code and "pydantic.dev" not in text and "Traceback" not in text, text
+    assert code == 2 and "pydantic.dev" not in text and "Traceback" not in text, text
     named = COMMANDS[command]
     for part in (named,) if isinstance(named, str) else named:
         assert part in text, text
@@ -204,10 +207,10 @@ def test_a_wrong_command_is_answered(
         ({"run.storage": "s3://b/runs", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),
     ],
 )
-def test_what_does_not_fit_the_recipe_or_the_cluster_is_named(
+def test_settings_that_do_not_fit_recipe_or_cluster_are_named(
     recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str, tmp_path: Path
 ) -> None:
-    """A data set of Hugging Face is in the cache of the node that asked for it."""
+    """A Hugging Face data set is cached only on the node that loaded it."""
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.jsonl").write_text("".join(f'{{"text": "Number {i}"}}\n' for i in range(64)))
     if "hf://SET" in changes.values():

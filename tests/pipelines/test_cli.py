@@ -1,8 +1,10 @@
-"""The command line: a recipe by name or file, any of its fields by dotted name, a help that lists both."""
+"""Test the command line of pipelines: recipes by name or file, settings by dotted name, help, exit codes."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from multicse.pipelines import clap, cyclip, mocoutrl, pretrain, visualcse
+from multicse.data.errors import cli_errors
+from multicse.pipelines import api, clap, cyclip, mocoutrl, pretrain, registry, run, simcse, visualcse
 from multicse.pipelines.api import prepare
-from multicse.pipelines.cli import parse, report
+from multicse.pipelines.cli import main, parse, report
+from multicse.trainers.engine.launch import LostWorker
+from multicse.trainers.engine.step import NonFiniteLoss
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.conftest import ROOT
 
@@ -55,10 +60,10 @@ def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value:
     assert after == before
 
 
-def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
+def test_a_recipe_file_can_be_given_and_changed(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     written = visualcse.RECIPES["roberta-base"]().replace("optim.text.groups", {"weights": {"lr": 1e-6}})
-    # Where it goes is not for the file to say, nor what it replaces.
+    # Output folder and run.overwrite are not taken from the file.
     file.write_text(written.replace("run.output_dir", "/home").replace("run.overwrite", True).to_json())
     output = f"runs/visualcse-roberta-base-{written.identity()[:6]}"
     written = written.replace("run.output_dir", output)
@@ -94,7 +99,7 @@ def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]
         visual("roberta-base", "--help")
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert "About." in text and "--recipe" in text and "5e-07" in text  # the values are those of the recipe named
+    assert "About." in text and "--recipe" in text and "5e-07" in text  # values of the named recipe
     for name, make in visualcse.RECIPES.items():
         assert f"{name} " in text and (make.__doc__ or "?").splitlines()[0] in text
     unset = {f"optim.{update}.groups" for update in ("image", "text")}  # only in a file
@@ -103,10 +108,49 @@ def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]
 
 
 def test_no_script_hides_a_library() -> None:
-    """A script's own folder comes first on its path, so `pipelines/datasets.py` would be taken for the library. Our own
-    package is none: a script has put the clone first before anything asks for it."""
+    """The folder of a script is first on sys.path, so `pipelines/datasets.py` would hide the library. `multicse` is imported
+    after a script has replaced that entry."""
     libraries = set(packages_distributions()) - {"multicse"}
     assert not {place.stem for place in (ROOT / "pipelines").iterdir()} & libraries
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RecipeError("a setting"), 2),
+        (FileNotFoundError("a file"), 2),
+        (LostWorker("a worker"), 1),
+        (NonFiniteLoss("a loss"), 1),
+        (OSError(errno.ENOSPC, "No space left on device"), 1),
+    ],
+)
+def test_exit_codes_of_pipelines_and_other_commands_are_the_same(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["simcse", "smoke"])
+    monkeypatch.setattr(api, "train", fail)
+    with pytest.raises(SystemExit) as end:
+        main(simcse.RECIPES, None)
+    assert end.value.code == cli_errors(fail)([]) == code
+    assert capsys.readouterr().err == f"error: {error}\n" * 2
+
+
+def test_the_help_of_multicse_describes_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, code in ((["multicse", "--help"], 0), (["multicse"], 2)):
+        monkeypatch.setattr(sys, "argv", arguments)
+        assert run.main() == code
+        shown = capsys.readouterr().out
+        for name in {*registry.NAMES, *run.VERBS} - {"run"}:
+            (line,) = re.findall(rf"^  {name} +(.*)$", shown, re.MULTILINE)
+            assert re.fullmatch(r"[A-Z][^`]{9,110}\.", line), line
+        assert "Exit codes: 0 success; 1 " in shown
+    monkeypatch.setattr(sys, "argv", ["multicse", "evalute"])
+    assert run.main() == 2 and "Did you mean 'evaluate'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("script", ["pipelines/visualcse.py", "pipelines/evaluate.py"])
@@ -121,11 +165,11 @@ def test_help_into_a_pipe_that_is_closed_ends_quietly(script: str) -> None:
 SUMMARY = {"steps": 2, "train_seconds": 1.0, "skipped": {}, "mlflow_run_id": "x", "tracking_uri": "y"}
 
 
-@pytest.mark.parametrize(("best_step", "said"), [(0, True), (2, False)])
-def test_a_training_that_did_not_improve_says_so(best_step: int, said: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("best_step", "warned"), [(0, True), (2, False)])
+def test_a_training_without_improvement_is_reported(best_step: int, warned: bool, tmp_path: Path) -> None:
     scores = {when: {"lee": {"spearman": 41.0}} for when in ("before", "after")}
     found = report(SUMMARY | scores | {"export": str(tmp_path), "best_step": best_step, "best_score": 41.0})
-    assert ("warning: training did not improve" in found) is said
+    assert ("warning: training did not improve" in found) is warned
 
 
 def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
@@ -139,4 +183,4 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     lines = [line.split() for line in report(baseline).splitlines()]
     assert ["sts12", "spearman", "50.00", "52.00", "51.00", "+1.00"] in lines
     assert ["mr", "accuracy", "70.00", "-", "71.00", "+1.00"] in lines
-    assert [line[1] for line in lines if line[:1] == ["model"]] == [str(tmp_path), "runs:/x/export"], "a pod's folder goes"
+    assert [line[1] for line in lines if line[:1] == ["model"]] == [str(tmp_path), "runs:/x/export"], "pods are removed"

@@ -1,4 +1,4 @@
-"""A dual encoder from shards to registry: several workers, two streams in an update, captions from class names."""
+"""Train a dual encoder from shards to registry, with two streams in an update and captions from class names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
 
 
 def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
-    """The checkpoint is that of the lowest validation loss, figures are there, and the export scores as the run did."""
+    """The checkpoint has the lowest validation loss, figures exist, and the export has the scores of the run."""
     from mlflow import MlflowClient
 
     summary = fit(recipe)

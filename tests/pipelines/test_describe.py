@@ -1,4 +1,4 @@
-"""What describe says of shards and recipes, against what is known about them."""
+"""Test describe.py on shards and recipes with known content."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.small import write_encoder
 def test_shards_are_shown(tmp_path: Path) -> None:
     pictures = write_pictures(tmp_path / "pictures")
     run("images", pictures, "--out", tmp_path / "images", "--shard-size", 6, "--licence", "CC0-1.0", "--no-shuffle")
-    said = describe.describe_shards(str(tmp_path / "images"), 7)
+    shown = describe.describe_shards(str(tmp_path / "images"), 7)
     for expected in ("12 samples in 2 shards", "cls, jpg, png", "CC0-1.0", "3: 0 bird.s, 1 cat, 2 dog"):
-        assert expected in said
-    assert said.count("images-train-000001/") == 1
+        assert expected in shown
+    assert shown.count("images-train-000001/") == 1
 
 
 def test_no_headers_of_a_packed_shard_are_read_to_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its manifest and its index say what the first samples are: of a bucket the shard would be fetched."""
+    """Manifest and index locate the first samples, so that a shard in a bucket is not downloaded."""
     run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", tmp_path / "out", "--shard-size", 9)
     monkeypatch.setattr("multicse.data.shards.read_headers", lambda url: pytest.fail(f"read {url}"))
     assert describe.describe_shards(str(tmp_path / "out"), 12).count("out-train-000001/") == 4
@@ -44,7 +44,7 @@ def test_another_programs_left_out_is_no_error(tmp_path: Path, left_out: object)
     run("text", write_text(tmp_path / "wiki.txt"), "--out", tmp_path / "out")
     file = tmp_path / "out" / "dataset.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"left_out": left_out}))
-    assert "left_out is not understood" in describe.describe_shards(str(tmp_path / "out"))
+    assert "left_out has an unknown form" in describe.describe_shards(str(tmp_path / "out"))
 
 
 def _flipped(file: Path) -> None:
@@ -63,26 +63,26 @@ SHARD = "out-train-000001.tar"
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "difference"),
     [
         (_flipped, f"{SHARD}: sha256"),
-        (lambda file: os.truncate(file, 4000), f"{SHARD}: 4,000 bytes, dataset.json says"),
+        (lambda file: os.truncate(file, 4000), f"{SHARD}: 4,000 bytes, "),
         (lambda file: shutil.copy(file, file.parent / "out-train-000009.tar"), "out-train-000009.tar is not listed"),
         (Path.unlink, f"{SHARD} is listed in dataset.json, but is missing"),
-        (_counted, f"{SHARD}: 9 samples, dataset.json says 10"),
-        (lambda file: (file.parent / "dataset.json").unlink(), "no dataset.json"),
+        (_counted, f"{SHARD}: 9 samples, 10 in dataset.json"),
+        (lambda file: (file.parent / "dataset.json").unlink(), "dataset.json not found"),
     ],
     ids=["flip", "cut", "extra", "missing", "count", "manifest"],
 )
 def test_verify_finds_every_difference(
-    tmp_path: Path, damage: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, damage: Callable[[Path], object], difference: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
     run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", out, "--shard-size", 9)
     damage(out / SHARD)
     capsys.readouterr()
     assert describe.main([str(out), "--verify"]) == 1
-    assert said in capsys.readouterr().err
+    assert difference in capsys.readouterr().err
 
 
 def test_a_recipe_is_shown_with_its_steps_and_parameters(
@@ -93,10 +93,10 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(
     monkeypatch.setattr(parts, "SMALL", encoder)
     changed = ["--run.max_steps", "5"]
     assert describe.main(["visualcse:smoke", *changed]) == 0
-    said = capsys.readouterr().out
-    assert "visualcse/smoke" in said and "1,797 samples of runs/offline/image" in said  # digits of scikit-learn
-    assert re.search(r"steps +5\n", said) and re.search(r"parameters +[\d,]+ trained, 0 frozen", said)
-    assert re.search(r"runs on +1 workers, each with 1 CPU and no GPU; precision fp32\n +GPUs ", said)
+    shown = capsys.readouterr().out
+    assert "visualcse/smoke" in shown and "1,797 samples of runs/offline/image" in shown  # digits of scikit-learn
+    assert re.search(r"steps +5\n", shown) and re.search(r"parameters +[\d,]+ trained, 0 frozen", shown)
+    assert re.search(r"runs on +1 workers, each with 1 CPU and no GPU; precision fp32\n +GPUs ", shown)
     assert describe.main(["runs/offline/image", *changed]) == 2 and "--run.max_steps" in capsys.readouterr().err
 
 
@@ -111,10 +111,10 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(
         ),
     ],
 )
-def test_what_a_first_run_would_use_is_told_without_a_cuda_context(
+def test_hardware_is_described_without_a_cuda_context(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], where: str
 ) -> None:
-    """A program of its name stands for NVIDIA's tool, which machines without a GPU do not have."""
+    """A script replaces nvidia-smi, which machines without a GPU do not have."""
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\ntest \"$1\" = --query-gpu=name || exit 2\nprintf 'NVIDIA H100\\nNVIDIA H100\\nNVIDIA T4\\n'\n"

@@ -1,4 +1,4 @@
-"""The same files through describe, pack, a stream and mine: every row is a sample, or is counted as one that is left out."""
+"""Test that describe, pack, a stream and mine count equal samples: each row is a sample or is counted as left out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ import torch
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
-from multicse.pipelines import describe, mine, simcse
-from multicse.trainers.recipe import Recipe
+from multicse.pipelines import cli, describe, simcse
 from tests.data.packing import run, samples
 from tests.small import WORDS
 
@@ -90,8 +89,8 @@ def test_four_commands_count_the_same(
 
     command = ("text", path) if is_text else ("table", path, "--columns", "text")
     assert run(*command, "--no-shuffle", "--out", "packed") == 0
-    said = capsys.readouterr().out
-    assert "37 samples" in said and "3 left out: text, captions or class are empty" in said
+    shown = capsys.readouterr().out
+    assert "37 samples" in shown and "3 left out: text, captions or class are empty" in shown
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)
@@ -110,7 +109,7 @@ def test_four_commands_count_the_same(
     assert read == packed and len(read) + skipped == rows
 
     given = ["--text", name, *([] if is_text else ["--column", "text"])]
-    recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_text())
+    recipe = cli.parse_mine(simcse.RECIPES, "", given)
     assert "3 left out: text, captions or class are empty" in capsys.readouterr().out
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))

@@ -1,4 +1,4 @@
-"""`pipelines/evaluate.py`: the JSON others rely on, and what bad input is told."""
+"""Test `pipelines/evaluate.py`: tables, JSON reports, figures, MLflow and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_interface_from_the_repository_and_from_elsewhere(model: Path, data: Path, tmp_path: Path) -> None:
-    """As a user types it, in a fresh process whose working directory is another."""
+    """Run the command in a new process with another working directory."""
     out = tmp_path / "scores.json"
     command = f"{ROOT}/pipelines/evaluate.py --model {model} --data {data} --tasks sts12 stsb-test --pooling mean"
     done = subprocess.run(
@@ -70,7 +70,7 @@ def test_default_without_data_is_lee(model: Path, capsys: pytest.CaptureFixture[
 
 @pytest.fixture
 def single(model: Path, data: Path, tmp_path: Path) -> Path:
-    """The report of one model."""
+    """Return the JSON report of one model."""
     out = tmp_path / "mean.json"
     assert main(["--model", f"{model}@mean", "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
     return out
@@ -79,7 +79,7 @@ def single(model: Path, data: Path, tmp_path: Path) -> Path:
 def test_models_side_by_side(
     model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each row is what the model gets alone; the marks are those of a bootstrap over the same pairs, after Holm."""
+    """Rows equal evaluations of single models; marks equal a paired bootstrap with Holm's correction."""
     out = tmp_path / "comparison.json"
     command = ["--compare", f"mean={model}@mean", f"max={model}@max", f"whitened={model}@mean+whitening4"]
     assert main([*command, "--data", str(data), "--device", "cpu", "--json", str(out), "--style", "markdown"]) == 0
@@ -103,13 +103,13 @@ def test_models_side_by_side(
     assert report["significance"]["reference"] == "mean"
     assert [p["max", "stsb-test"], p["whitened", "stsb-test"]] == pytest.approx(
         want, abs=0.05
-    )  # the fit sums in another order
+    )  # the fit sums in a different order
 
 
 def test_reports_are_compared_like_models(
     model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the .npz beside them they have the marks of the models; without it the table says why there are none."""
+    """Reports with their .npz have the marks of the models; without it, the table gives a reason for missing marks."""
     other = tmp_path / "max.json"
     ours = ["--data", str(data), "--device", "cpu"]
     assert main(["--model", f"{model}@max", *ours, "--json", str(other)]) == 0
@@ -125,7 +125,7 @@ def test_reports_are_compared_like_models(
     assert "no p values: a test needs" in capsys.readouterr().out
 
 
-def test_what_was_measured_otherwise_does_not_share_a_column(
+def test_scores_of_different_data_are_not_compared(
     data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = json.loads(single.read_text())
@@ -153,7 +153,7 @@ def test_what_was_measured_otherwise_does_not_share_a_column(
         ("retrieval:shards/clotho-test?primary=mean_map10", False),
     ],
 )
-def test_what_may_select_a_checkpoint(name: str, development: bool) -> None:
+def test_tasks_for_checkpoint_selection(name: str, development: bool) -> None:
     assert is_development(name) is development
 
 
@@ -172,8 +172,8 @@ def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pyt
     assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}
 
 
-def test_figures_2_and_3_of_models_with_pictures(tmp_path: Path) -> None:
-    """Zhao et al. 2023: a mark for each run and, of several runs of a model, their mean."""
+def test_figures_2_and_3_of_models_with_images(tmp_path: Path) -> None:
+    """The figures (Zhao et al. 2023) have a mark for each run, and one for the mean of several runs of a model."""
     shards = image_shards(tmp_path / "coco", [["c0"], ["c1"], ["c2"]])
     (task,) = make_tasks([f"geometry:{shards}"])
     entries, found = [], []

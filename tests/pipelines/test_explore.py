@@ -1,4 +1,4 @@
-"""`pipelines/explore.py`: what it finds against naive loops, the page without a browser, and the page in Chromium."""
+"""Test `pipelines/explore.py`: search against naive loops, the page without a browser, and the page in Chromium."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from tests.evaluation.paired_helpers import Coded, image_shards, picture
 from tests.small import write_text
 
 CAPTIONS = [["7", "one 1"], ["2 two"], ["a 7"], ["3"], ["again 7", "4"]]
-"""Of pictures 0 to 4; `Coded` takes a text by its number."""
+"""Captions of images 0 to 4; `Coded` encodes a text by its number."""
 
 
 def naive(rows: list[tuple[Any, str, np.ndarray]], query: np.ndarray, k: int) -> list[tuple[float, str]]:
-    """Cosine and text of the k best of (who, text, vector), each who once, by plain loops."""
+    """Return cosine and text of the k best owners of (owner, text, vector), by plain loops."""
     best: dict[Any, tuple[float, str]] = {}
-    for who, text, vector in rows:
+    for owner, text, vector in rows:
         dot, lengths = sum(a * b for a, b in zip(vector, query, strict=True)), math.hypot(*vector) * math.hypot(*query)
-        if who not in best or dot / lengths > best[who][0]:
-            best[who] = (dot / lengths, text)
+        if owner not in best or dot / lengths > best[owner][0]:
+            best[owner] = (dot / lengths, text)
     return sorted(best.values(), key=lambda found: -found[0])[:k]
 
 
 def named(model: Any) -> Any:
-    """As a model that was loaded."""
+    """Give a model the attribute `name` of loaded models."""
     model.name = "model"
     return model
 
@@ -61,7 +61,7 @@ def test_the_nearest_sentences(tmp_path: Path) -> None:
     same(nearest(index_set(named(model), samples, 70), query, 5), naive(rows, query, 5))
 
 
-def test_the_nearest_pictures_by_themselves_and_by_their_captions(tmp_path: Path) -> None:
+def test_the_nearest_images_by_embedding_and_by_caption(tmp_path: Path) -> None:
     samples, model = Samples("x", image_shards(tmp_path, CAPTIONS)), Coded()
     query = model.vector(7) + 0.1 * model.vector(4)
     captions = [(i, text, model.vector(model.number(text))) for i, several in enumerate(CAPTIONS) for text in several]
@@ -118,7 +118,7 @@ def arguments(inputs: dict[str, Path]) -> list[str]:
 
 
 def test_the_page(inputs: dict[str, Path]) -> None:
-    """Every view of two models, with the numbers that evaluation gives."""
+    """All views of two models show the scores of an evaluation."""
     testing = pytest.importorskip("streamlit.testing.v1", reason="streamlit is not installed (pip install -e '.[explore]')")
     page = testing.AppTest.from_string(script(arguments(inputs)), default_timeout=120).run()
     assert not page.exception and not page.dataframe
@@ -148,11 +148,11 @@ def test_the_page(inputs: dict[str, Path]) -> None:
 
 @pytest.mark.cluster
 def test_the_page_in_chromium(inputs: dict[str, Path]) -> None:
-    """As a user types it. Nothing is asked of another machine, and Ctrl-C ends it without a word."""
+    """Run the command in a new process. It sends no request to another machine, and Ctrl-C ends it without a message."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install -e '.[test]')")
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
-        pytest.skip("there is no Chromium (apt-get install chromium)")
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
     command = [sys.executable, str(ROOT / "pipelines" / "explore.py"), *arguments(inputs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -162,8 +162,8 @@ def test_the_page_in_chromium(inputs: dict[str, Path]) -> None:
             with playwright.sync_playwright() as play:
                 browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 page = browser.new_page()
-                asked: list[str] = []
-                page.on("request", lambda request: asked.append(request.url))
+                requested: list[str] = []
+                page.on("request", lambda request: requested.append(request.url))
                 page.goto(url)
                 box = page.get_by_label("Sentence")
                 box.fill("a dog", timeout=120_000)
@@ -174,7 +174,7 @@ def test_the_page_in_chromium(inputs: dict[str, Path]) -> None:
                 figure = page.locator("img").first
                 figure.wait_for(timeout=120_000)
                 assert figure.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
-                assert {urlsplit(one).hostname for one in asked if not one.startswith("data:")} == {"127.0.0.1"}
+                assert {urlsplit(one).hostname for one in requested if not one.startswith("data:")} == {"127.0.0.1"}
                 server.send_signal(signal.SIGINT)
                 assert server.wait(30) == 0
                 browser.close()

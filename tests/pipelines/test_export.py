@@ -1,4 +1,4 @@
-"""From a checkpoint folder to a model that other libraries load."""
+"""Test the export of checkpoints as models for other libraries."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nothing_is_overwritten_by_accident(recipe: Recipe, tmp_path: Path, caps
     assert verb.main([str(checkpoint), str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err and (out / "mark").exists()
     assert verb.main([str(checkpoint), str(out), "--overwrite"]) == 0
-    assert (out / "mark").exists() and (out / "modules.json").exists()  # what is not ours stays
+    assert (out / "mark").exists() and (out / "modules.json").exists()  # other files are kept
     assert not (out / "onnx" / "model.onnx").exists()
     assert verb.main([str(checkpoint), str(tmp_path / "precious"), "--overwrite"]) == 2
     assert (tmp_path / "precious" / "file").read_text() == "x"
@@ -131,7 +131,7 @@ def test_onnx_files_are_checked_and_delivered(
     caplog: pytest.LogCaptureFixture,
     recwarn: pytest.WarningsRecorder,
 ) -> None:
-    """Without remarks of the libraries. The other systems that load them are in tests/interop."""
+    """The export prints no warnings of libraries. tests/interop loads the files in other systems."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     assert verb.main([str(checkpoint), str(tmp_path / "out"), "--onnx", "--int8"]) == 0
@@ -144,7 +144,7 @@ def test_onnx_files_are_checked_and_delivered(
 
 
 def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: Path) -> None:
-    """Against scikit-learn's whitening of the training text's vectors; which way an axis points is not told."""
+    """Compare with scikit-learn's whitening, except for the signs of the axes, which are arbitrary."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.quantization import quantize_embeddings
     from sklearn.decomposition import PCA
@@ -178,7 +178,7 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
 
 
 def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:
-    """Every file of it and no other, to a private repository; the token stays with the library."""
+    """All files of the export and no others are uploaded to a private repository; the token is not printed or stored."""
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
     verb.export(verb.Arguments(checkpoint, out))
     (out / "notes.txt").write_text("of the user")
@@ -198,7 +198,7 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "env"), [("me/mine", {}), ("me/mine", {"HF_HUB_OFFLINE": "1"}), ("no name", {})])
-def test_an_upload_that_cannot_begin_is_told_first(
+def test_an_impossible_upload_is_refused_before_the_export(
     recipe: Recipe, tmp_path: Path, name: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in env)

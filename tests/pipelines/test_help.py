@@ -1,4 +1,4 @@
-"""Every option of every pipeline and verb is explained by a sentence, without a wait for what only training takes."""
+"""Test that all options have a sentence as help, and that help does not import libraries for training."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from multicse.pipelines import cli, mine, registry
 from multicse.pipelines.run import VERBS
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
-"""Begins with a capital letter or code, has four words or more, ends with a full stop."""
+"""Starts with a capital letter or code, has at least four words, ends with a full stop."""
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 DEFAULT = re.compile(r"( ?\((default|required|sets|unset|repeatable|optional)\b[^()]*(\([^()]*\))?[^()]*\))+$")
-"""What tyro puts behind a help."""
+"""Text that tyro appends to a help."""
 
 
-class Asked(BaseException):
-    """What a script hands to its parser: a type, or several as subcommands, and settings."""
+class Parsing(BaseException):
+    """Arguments of a script's call of its parser: a type, or several as subcommands, and settings."""
 
 
 def helps(call: Callable[[], Any]) -> Iterator[tuple[str, str]]:
-    """Option and help of everything that a script's parser knows, its subcommands included."""
+    """Yield all options of a script's parser and its subcommands, with their help."""
 
     def ask(kind: Any, args: Any = None, return_unknown_args: bool = False, **settings: Any) -> None:
-        raise Asked(kind, settings)
+        raise Parsing(kind, settings)
 
-    with mock.patch("tyro.cli", ask), pytest.raises(Asked) as asked:
+    with mock.patch("tyro.cli", ask), pytest.raises(Parsing) as parsing:
         call()
-    kind, settings = asked.value.args
+    kind, settings = parsing.value.args
     for one in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -57,27 +57,27 @@ def fragments(found: Iterator[tuple[str, str]]) -> list[str]:
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_every_setting_is_explained(name: str) -> None:
     recipes = registry.load(name).RECIPES
-    kinds = {tuple(make().flat()): row for row, make in recipes.items()}  # those that have other settings
+    kinds = {tuple(make().flat()): row for row, make in recipes.items()}  # one recipe per set of settings
     wrong = [text for row in kinds.values() for text in fragments(helps(partial(cli.parse, recipes, "", [row])))]
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
-def test_help_waits_for_torch_alone() -> None:
+def test_help_imports_torch_only() -> None:
     slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib", "huggingface_hub.hf_api"}
     code = (
         f"import sys; from multicse.pipelines import registry; list(map(registry.load, {registry.NAMES}));"
         f"sys.exit(' '.join({slow} & set(sys.modules)) or None)"
     )
-    told = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
-def test_every_option_of_a_verb_is_explained(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_a_command_is_explained(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [verb, "x"])
     wrong = fragments(helps(importlib.import_module(VERBS[verb]).main))
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_option_of_a_first_run_is_explained() -> None:
-    assert not fragments(helps(partial(mine.arguments, registry.load("simcse").RECIPES, [])))
+def test_every_option_of_mine_is_explained() -> None:
+    assert not fragments(helps(partial(mine.choose, registry.load("simcse").RECIPES, [])))

@@ -1,4 +1,4 @@
-"""The first run on files of one's own: what is packed, what is chosen, that it trains."""
+"""Test training on your own files with `mine`: packing, chosen settings, training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.small import WORDS
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """sentences.txt (2,200 different ones), photos/ in two classes, the same without folders, sounds/."""
+    """Write sentences.txt (2,200 different sentences), photos/ with two classes, flat/ without folders, sounds/."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     lines = [" ".join([*rng.choice(WORDS, 8), str(number)]) for number in range(2200)]
@@ -34,15 +34,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("photos/cats", "photos/dogs", "flat", "sounds"):
         Path(name).mkdir(parents=True)
     for number in range(20):
-        picture = Image.fromarray(rng.integers(0, 255, (70, 100, 3), dtype=np.uint8))
-        picture.save(f"photos/{('cats', 'dogs')[number % 2]}/{number}.png")
-        picture.save(f"flat/{number}.png")
+        image = Image.fromarray(rng.integers(0, 255, (70, 100, 3), dtype=np.uint8))
+        image.save(f"photos/{('cats', 'dogs')[number % 2]}/{number}.png")
+        image.save(f"flat/{number}.png")
         soundfile.write(f"sounds/{number}.wav", rng.normal(0, 0.1, 9000), 8000)
     return tmp_path
 
 
 def chosen(pipeline: Any, *given: str) -> Recipe:
-    return cli.parse(pipeline.RECIPES, "", mine.arguments(pipeline.RECIPES, list(given)))
+    return cli.parse_mine(pipeline.RECIPES, "", list(given))
 
 
 @pytest.mark.parametrize("pipeline", [audiocse, simcse, visualcse])
@@ -66,11 +66,23 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     assert settings["method.image.loss"] == "supcon" and settings["run.seed"] == 7
     assert (settings["run.epochs"], recipe.steps(text.samples)) == (pytest.approx(20_000 / 2090, abs=0.01), 316)
     assert settings["evaluation.eval_steps"] == 316 // 8 and settings["streams.text.max_length"] == 16
-    said = capsys.readouterr().out
-    assert "streams.image.size" in said and "runs/visualcse/mine/mine.json" in said
+    shown = capsys.readouterr().out
+    assert "streams.image.size" in shown and "runs/visualcse/mine/mine.json" in shown
     written = Path("runs/visualcse/mine/mine.json")
     again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output_dir", "runs/visualcse/mine"])
-    assert again.replace("run.seed", 7) == recipe, "the file can be given again"
+    assert again == recipe, "the file can be given again"
+
+
+def test_options_replace_chosen_settings_in_the_table_and_the_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--run.max-steps", "5", "--streams.text.batch_size=16", "--run.seed", "7"]
+    recipe = chosen(simcse, "--text", "sentences.txt", "--output", "mine", *options)
+    rows = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+    table = {path: (value, why) for path, value, why in (row for row in rows if len(row) == 3)}
+    given = {"run.max_steps": "5", "streams.text.batch_size": "16", "run.seed": "7"}
+    assert {path: table[path] for path in given} == {path: (value, "given as an option") for path, value in given.items()}
+    assert len(table) == len(rows) and table["run.precision"] == ("fp32", "no GPU was found")
+    written = Recipe.from_json(Path("mine/mine.json").read_text())
+    assert written == recipe and (recipe.run.max_steps, recipe.run.output_dir) == (5, "mine")
 
 
 def test_held_out_halves_are_in_no_shard(files: Path) -> None:
@@ -78,8 +90,8 @@ def test_held_out_halves_are_in_no_shard(files: Path) -> None:
     (task,) = make_tasks([recipe.evaluation.select or ""])
     trained = {text for text in _texts(recipe)}
     pairs = task.sentences()
-    whole = [f"{first} {second}" for first in pairs for second in pairs]
-    assert len(set(whole) & set(Path("sentences.txt").read_text().splitlines())) == 55 and not trained & set(whole)
+    joined = [f"{first} {second}" for first in pairs for second in pairs]
+    assert len(set(joined) & set(Path("sentences.txt").read_text().splitlines())) == 55 and not trained & set(joined)
 
 
 def _texts(recipe: Recipe) -> list[str]:
@@ -90,7 +102,7 @@ def _texts(recipe: Recipe) -> list[str]:
     return [stream.sentences(sample)[0] for shard in shards.shards for sample in read(shard, range(shard.samples))]  # type: ignore[arg-type]
 
 
-def test_pictures_without_folders_have_no_classes(files: Path) -> None:
+def test_images_without_folders_have_no_classes(files: Path) -> None:
     settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
     assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
 
@@ -108,8 +120,8 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
             chosen(simcse, "--text", *given)
 
 
-def test_what_is_left_out_is_counted_and_limited(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same files give `pack.py`, `describe.py`, `mine` and its recipe the same number of samples."""
+def test_unusable_files_are_counted_and_limited(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pack.py`, `describe.py`, `mine` and its recipe count the same number of samples."""
     Path("photos/cats/cut.png").write_bytes(Path("photos/cats/0.png").read_bytes()[:99])
     Path("photos/notes.txt").write_text("none")
     Path("photos/birds").symlink_to("cats")
@@ -132,15 +144,15 @@ def test_what_is_left_out_is_counted_and_limited(files: Path, capsys: pytest.Cap
     assert "sentences.txt: 1 left out: text, captions or class are empty" in mined
     chosen(visualcse, *given)
     again = capsys.readouterr().out
-    assert all(line in again for line in lines), "also where they are packed already"
+    assert all(line in again for line in lines), "also if the files are packed already"
     for number in range(2):
         Path(f"photos/dogs/cut{number}.png").write_bytes(b"none")
     with pytest.raises(DataError, match="3 of 23 files cannot be used, more than 10%"):
         chosen(visualcse, *given)
 
 
-def test_sentences_of_another_language_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Data and card say which language they are in, and a text is no larger than its source."""
+def test_sentences_of_another_language_are_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shards have the language, and they are smaller than the source."""
     english = "The children of the old house were number {} in 1905."
     german = "Zwölf Boxkämpfer jagen {} Straßenkehrer über Köln."
     for name, sentence in {"english": english, "saetze": german}.items():
@@ -154,7 +166,7 @@ def test_sentences_of_another_language_are_told(files: Path, capsys: pytest.Capt
     assert sum(Path(shard.url).stat().st_size for shard in shards.shards) < Path("saetze.txt").stat().st_size
 
 
-def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path) -> None:
+def test_equal_files_are_packed_once_and_changed_files_make_another_run(files: Path) -> None:
     first = chosen(simcse, "--text", "sentences.txt")
     assert chosen(simcse, "--text", "sentences.txt") == first
     with Path("sentences.txt").open("a") as file:
@@ -162,7 +174,7 @@ def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path
     assert chosen(simcse, "--text", "sentences.txt").identity() != first.identity()
 
 
-def test_files_are_packed_again_for_a_new_link_to_nothing_and_by_a_new_reader(
+def test_files_are_packed_again_after_a_new_broken_link_and_by_a_new_reader(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = mine.Arguments(text=Path("sentences.txt"))
@@ -183,15 +195,15 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]
 
 
-def test_sounds_of_no_length_are_refused(files: Path) -> None:
+def test_audio_of_no_length_is_refused(files: Path) -> None:
     for number in range(20):
         soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
     with pytest.raises(DataError, match="--sounds"):
         chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
 
 
-def test_sounds_of_minutes_are_looked_at_where_they_begin(files: Path) -> None:
-    """All of one as a spectrogram of every sample would be 80 GB."""
+def test_long_audio_is_measured_at_its_start(files: Path) -> None:
+    """A spectrogram of whole files would take 80 GB."""
     wave = np.random.default_rng(0).normal(0, 0.1, 30 * 8000)
     for number in range(20):
         soundfile.write(f"sounds/{number}.wav", wave, 8000)

@@ -1,4 +1,4 @@
-"""Hard negatives that a model finds, as triples that the text stream reads."""
+"""Test mining of hard negatives, as triples for the text stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from multicse.pipelines.mine_negatives import COLUMNS, main
 from tests.small import WORDS
 
 
-def test_mined_triples_are_those_of_a_loop_over_all_cosines(
+def test_mined_triples_equal_a_loop_over_all_cosines(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sentence_transformers import SentenceTransformer
@@ -48,4 +48,4 @@ def test_mined_triples_are_those_of_a_loop_over_all_cosines(
         and (shards.licence, shards.languages) == ("CC0-1.0", ("sw",))
         and f"{len(want)} triples" in capsys.readouterr().out
     )
-    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2  # what is there stays
+    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2  # existing shards are kept

@@ -1,4 +1,4 @@
-"""MoCoUTRL and GCLSR through the engine: what a checkpoint holds, a run that goes on, vectors of a run's own sentences."""
+"""Test MoCoUTRL and GCLSR in the engine: checkpoints, resumed runs, word vectors trained on the sentences of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.trainers.engine.test_engine import interrupted, run
 
 
 def short(recipe: Recipe, folder: Path, changes: dict[str, Any]) -> Recipe:
-    """On shards of a few words, nothing evaluated."""
+    """Return a recipe on small shards, without evaluation."""
     text = {"shards": write_text(folder / "text"), "batch_size": 8, "window": 32}
     settings = {f"streams.text.{name}": value for name, value in text.items()}
     nothing = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
@@ -53,7 +53,7 @@ def words(tmp_path: Path) -> Recipe:
 def test_a_resumed_run_has_the_same_losses_and_dictionary(
     triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dictionary is the moving average of the tables that each step left behind, from the encoder's own on."""
+    """The dictionary is the moving average of the table before training and after each step."""
     tables: list[torch.Tensor] = []
     move = MoCoUTRL.after_step
 
@@ -77,7 +77,7 @@ def test_a_resumed_run_has_the_same_losses_and_dictionary(
     assert (after.method.dictionary - own).abs().max() < 1e-6 < (own - tables[-1]).abs().max()
 
 
-def test_a_mean_with_padding_wants_200_positions(triplets: Recipe, tmp_path: Path) -> None:
+def test_a_mean_with_padding_needs_200_positions(triplets: Recipe, tmp_path: Path) -> None:
     def with_positions(number: int) -> Recipe:
         sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": number}
         AutoConfig.for_model("bert", **sizes).save_pretrained(tmp_path / "encoder")
@@ -97,13 +97,13 @@ def test_a_missing_wordnet_is_found_before_the_run(
 ) -> None:
     recipe = triplets.replace("streams.text.lexicon", None)
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
-    check_settings(recipe)  # which reads no file
+    check_settings(recipe)  # does not read files
     with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
         check(recipe)
 
 
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
-    """Moved with its run, its vectors are found; with the vectors of another run, or none, it is refused."""
+    """A moved run finds its vectors; a checkpoint with vectors of another run or without vectors is refused."""
     prepare(words)
     run(words)
     weights = load_file(latest_checkpoint(Path(words.run.output_dir)) / "method.safetensors")
@@ -131,7 +131,7 @@ def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path) 
 
 
 def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:
-    """Vectors of the run's own sentences, two views by EDA, training, export, registry, card."""
+    """Train word vectors on the sentences of the run, then train with two views by EDA, export, register, write the card."""
     stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
     changes = {"streams.text": stream, "method.augmentation": "none", "run.register_as": "words"}
     summary = fit(words.changed({**changes, "run.tracking_uri": tracking_uri}))
@@ -144,8 +144,8 @@ def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:
     assert "word vectors" in card and "trust_remote_code" in report(summary)
 
 
-def test_tasks_on_files_of_ones_own(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Named relative to where the user is, found from where the workers are; the folder is no part of the identity."""
+def test_tasks_on_user_files(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths are resolved for the workers, and the folder is not part of the identity."""
     own = triplets.replace("evaluation.select", "pairs:pairs/own-dev.tsv")
     lines = [f"{' '.join(WORDS[i : i + 4])}\t{WORDS[i]}\t{i % 5}\n" for i in range(9)]
     recipes = []

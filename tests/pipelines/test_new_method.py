@@ -1,4 +1,4 @@
-"""The walk-through of docs/how-to/custom-method.md: a method in a file of one's own, checked and run as its reader would."""
+"""Test docs/how-to/custom-method.md: a method in a user's file is checked and trained as on the page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, 
 
 
 def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) -> None:
-    """In a copy: the tests that run over all recipes, settings and spaces find it, and nothing else had to change."""
+    """In a copy of the repository, the tests over all recipes, settings and spaces pass without other changes."""
     for entry in ROOT.iterdir():
         if entry.name in ("multicse", "trainers", "pipelines", "tune_spaces", "tests"):
             shutil.copytree(entry, tmp_path / entry.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -110,7 +110,7 @@ def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) 
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_an_installed_package_offers_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_adds_its_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_package.py").write_text(FILE.read_text().replace('"esimcse"', '"packaged"'))
     information = tmp_path / "my_package-1.0.dist-info"
     information.mkdir()

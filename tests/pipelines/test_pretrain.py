@@ -1,4 +1,4 @@
-"""The way for a language that has no BERT: what pretraining starts from, and what a tokenizer of one's own keeps."""
+"""Test pretraining for a language without a BERT: the initial encoder and the tokenizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.small import write_encoder, write_tar
 
 
 def shards(folder: Path, *words: str) -> str:
-    """Without a dataset.json; as many bytes, whatever the words are."""
+    """Write shards without a dataset.json, of a size that does not depend on the words."""
     texts = ((f"{i:02d}.txt", f"{' '.join(words)} {i}".encode()) for i in range(20))
     return write_tar(folder / "text-train-000000.tar", texts)
 
@@ -34,7 +34,7 @@ def recipe(tmp_path: Path) -> Recipe:
 def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> None:
     first = prepare(recipe)
     kept = {file: file.stat().st_mtime_ns for file in Path(first.encoder.path).iterdir()}  # type: ignore[union-attr]
-    assert prepare(recipe) == prepare(first) == first  # `first` is what recipe.json has
+    assert prepare(recipe) == prepare(first) == first  # recipe.json contains `first`
     assert kept == {file: file.stat().st_mtime_ns for file in kept}
     other = {
         "streams.text.shards": shards(tmp_path / "de", "Bäume", "über"),
@@ -50,10 +50,10 @@ def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> N
     assert AutoConfig.from_pretrained(places["method.fresh.width"]).hidden_size == 24
     assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
     shutil.rmtree(tmp_path / "starts")
-    assert prepare(recipe) == first, "the same one, wherever and whenever it is made"
+    assert prepare(recipe) == first, "the initial encoder does not depend on folder or time"
 
 
-def test_an_encoder_that_there_is_is_not_passed_over(recipe: Recipe, tmp_path: Path) -> None:
+def test_an_existing_encoder_is_not_replaced(recipe: Recipe, tmp_path: Path) -> None:
     there = recipe.replace("encoder.path", write_encoder(tmp_path / "bert"))
     with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
         prepare(there)

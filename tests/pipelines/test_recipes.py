@@ -1,4 +1,4 @@
-"""What holds for every recipe of every pipeline."""
+"""Test properties of all recipes of all pipelines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALL = {f"{paper}/{name}": make for paper in NAMES for name, make in load(paper).
 
 
 SHAPES = {frozenset(make().flat()): make for make in ALL.values()}
-"""A recipe of each set of settings."""
+"""One recipe per set of settings."""
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -54,7 +54,7 @@ def test_smoke_and_demo_need_no_download(paper: str) -> None:
         assert recipe.run.gpus_per_worker == 0 and recipe.evaluation.data is None
 
 
-def test_the_shipped_encoder_is_small_and_says_where_it_comes_from() -> None:
+def test_the_shipped_encoder_is_small_and_its_card_has_its_source() -> None:
     folder = Path(SMALL_ENCODER)
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 10 * 2**20
     card = (folder / "README.md").read_text()

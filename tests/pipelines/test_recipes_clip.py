@@ -1,4 +1,4 @@
-"""The numbers of the recipes of CLIP, CyCLIP, CLAP and CyCLAP, and where papers and released code have different ones."""
+"""Test the settings of CLIP, CyCLIP, CLAP and CyCLAP, and the differences between papers and released code."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ IMAGES: dict[str, Any] = {
     **{"streams.pairs.max_length": 77, "streams.pairs.augment": "none", "streams.pairs.captions": "random"},
     **{"lead": "pairs", "evaluation.select": "contrastive:shards/cc3m-val?batch=80"},
 }
-OPTIM = {"lr": 5e-4, "warmup": 10_000, "ahead": 0, "weight_decay": 0.1, **ADAMW}  # [errata 4.3] Table 9 says Adam
-SOUNDS: dict[str, Any] = {
+OPTIM = {"lr": 5e-4, "warmup": 10_000, "ahead": 0, "weight_decay": 0.1, **ADAMW}  # [errata 4.3] Table 9 prints Adam
+AUDIO: dict[str, Any] = {
     # Table 10
     **{"streams.pairs.batch_size": 80, "run.epochs": 90, "optim.pairs.lr": 9e-5, "method.contrastive": 1},
     **{f"optim.pairs.{name}": value for name, value in ADAMW.items()},
@@ -53,8 +53,8 @@ SCRATCH: dict[str, Any] = {"encoder.scratch": True, "method.tower.path": None}
 NUMBERS: dict[str, dict[str, Any]] = {
     **{f"clip{letter}": IMAGES | added for letter, added in ADDED.items()},
     **{f"cyclip{letter}": IMAGES | CYCLIC | added for letter, added in ADDED.items()},
-    **{f"clap{letter}": SOUNDS | ADDED[letter] for letter in ("", "-s")},
-    **{f"cyclap{letter}": SOUNDS | CYCLIC | ADDED[letter] for letter in ("", "-s")},
+    **{f"clap{letter}": AUDIO | ADDED[letter] for letter in ("", "-s")},
+    **{f"cyclap{letter}": AUDIO | CYCLIC | ADDED[letter] for letter in ("", "-s")},
 }
 LOSSES = ("i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
 
@@ -70,7 +70,7 @@ def test_numbers(name: str) -> None:
             "groups": {},
             "layer_decay": 1.0,
         }
-        flickr = "retrieval:shards/flickr30k"  # whose captions are SNLI's premises
+        flickr = "retrieval:shards/flickr30k"  # SNLI's premises are its captions
         assert (flickr in recipe.evaluation.final) == (not name.endswith(("-n", "-e")))
 
 
@@ -80,7 +80,7 @@ def on(data: str, every: int) -> dict[str, Any]:
 
 
 DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
-    # [errata 4.1, 4.2] what the variant does: tests/trainers/test_clip.py; [errata 4.3] Table 9's Adam
+    # [errata 4.1, 4.2] tests/trainers/test_clip.py tests the variant; [errata 4.3] Table 9's Adam
     ("cyclip/paper", "cyclip/cyclip-s"): {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
     ("cyclip/released", "cyclip/cyclip"): {
         **{"method.variant": "released", "optim.pairs.ahead": CC3M // 80},
@@ -118,7 +118,7 @@ def rate(recipe: Recipe, steps: int, step: int) -> float:
 
 
 def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
-    """[errata 4.4] Its step counter begins an epoch late: full rate at once, and past the end of the cosine."""
+    """[errata 4.4] Its step counter starts an epoch late: full learning rate at once, and past the end of the cosine."""
     recipes = [cyclip.RECIPES[row]() for row in ("cyclip", "released")]
     steps = recipes[0].steps(CC3M)
     assert steps == 35_084 * 64
@@ -128,7 +128,7 @@ def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
 
 
 def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
-    """[errata 4.5] Neither the paper's run nor LAION's leaves the warm-up; in `warm-` it is a share of the run."""
+    """[errata 4.5] The runs of the paper and LAION end during the warm-up; in `warm` it is a share of the run."""
     recipes = [clap.RECIPES[row]() for row in ("clap", "released", "warm")]
     runs = [(recipe, recipe.steps(CLOTHO)) for recipe in recipes]
     paper, released, fixed = ([rate(recipe, steps, step) for step in range(steps)] for recipe, steps in runs)
@@ -140,7 +140,7 @@ def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
 
 
 def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
-    """[errata 4.6] LAION's script selects on what it calls Clotho-test; the paper reports where it selects."""
+    """[errata 4.6] LAION's script selects on a split called Clotho-test; the paper reports scores on the selection split."""
     for row in ("clap", "released"):
         evaluation = clap.RECIPES[row]().evaluation
         chosen = "retrieval:shards/clotho-val?primary=mean_map10"
@@ -149,7 +149,7 @@ def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
 
 
 def test_averages_of_the_paper_s_tables() -> None:
-    """Those of Tables 8 and 16 are the means of their rows, and what two tables share is the same."""
+    """Averages of Tables 8 and 16 are the means of their rows, and rows in two tables are equal."""
     for key in ("T16a", "T16b"):
         numbers = np.array([row.paper for row in TABLES[key].rows], float)
         assert numbers[:, :-1].mean(1) == pytest.approx(numbers[:, -1], abs=0.0051)
@@ -160,8 +160,8 @@ def test_averages_of_the_paper_s_tables() -> None:
         }
 
 
-def test_sounds_are_reported_on_the_paper_s_splits() -> None:
-    """Clotho's validation split; AudioCaps' test split (section 4.1), but for Table 4."""
+def test_audio_is_evaluated_on_the_paper_s_splits() -> None:
+    """Tables use Clotho's validation split and AudioCaps' test split (section 4.1), except for Table 4."""
     splits = {"T4a": "clotho-val", "T5a": "clotho-val", "T13a": "clotho-val", "T15": "musiccaps-val"}
     splits |= {"T4b": "audiocaps-val", "T5b": "audiocaps-test", "T13b": "audiocaps-test"}
     for key, split in splits.items():
@@ -170,7 +170,7 @@ def test_sounds_are_reported_on_the_paper_s_splits() -> None:
 
 
 @pytest.mark.parametrize("row", ["T14/CLIPn", "T13b/CyCLAPs"])
-def test_small_rows_keep_what_a_row_varies(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_rows_keep_the_settings_of_a_row(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offline, "clip_sets", lambda self: None)
     recipe = recipe_in(TABLES, row)
     small = small_scale.clip(recipe, Offline(tmp_path, tmp_path))

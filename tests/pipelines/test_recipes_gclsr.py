@@ -1,4 +1,4 @@
-"""The numbers of GCLSR's recipes, and where paper and released code have different ones."""
+"""Test the settings of GCLSR's recipes, and the differences between paper and released code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUMBERS: dict[str, Any] = {
     **{"optim.text.momentum": 0.9, "optim.text.momentum_after_warmup": 0.8},
     **{"method.width": 4096, "method.bottleneck": 1024, "method.group_size": 16, "method.augmentation": "pwva"},
     **{"encoder.regions": [1, 1, 1, 6, 15, 20], "encoder.filters": 300, "method.attention": None},
-    # What the released code adds
+    # Further settings of the released code
     **{"optim.text.nesterov": True, "run.seed": 2, "run.precision": "fp32", "method.kinds": [0.5, 0.2, 0.2, 0.1]},
     **{"streams.text.max_length": 64, "encoder.max_words": 64, "evaluation.select": "stsb-dev"},
     **{f"optim.text.groups.predictor.{name}": value for name, value in (("lr", 1), ("schedule", "constant"), ("warmup", 0))},
@@ -43,7 +43,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     },
     # [errata 5.8] the last row of Table 2 has the scores of Table 9's six banks of one word
     "headline": {"encoder.regions": [1] * 6},
-    # [errata 5.2] six banks of 640 filters, and unknown words are drawn anew
+    # [errata 5.2] six banks of 640 filters, and unknown words are redrawn
     "released": {
         **{"method.variant": "released", "encoder.regions": [1, 1, 1, 6, 10, 15]},
         **{"encoder.filters": 640, "encoder.unknown": "redrawn"},
@@ -53,7 +53,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 
 def test_numbers() -> None:
     holds(gclsr.full(), NUMBERS)
-    assert gclsr.full().steps(10_000) == 400  # the paper's last batch of a pass is left out: 380
+    assert gclsr.full().steps(10_000) == 400  # 380 without the last, incomplete batch of an epoch, as in the paper
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
@@ -63,14 +63,14 @@ def test_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [64, 128, 1024])
-def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
+def test_disagree_5_6_the_learning_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
     recipe = recipe_of(next(row for row in TABLES["T4"].rows if row.label == str(batch)))
     assert recipe.optim["text"].lr == pytest.approx(0.03 * batch / 128)
     assert recipe.steps(10_000) == 20 * recipe.evaluation.eval_steps  # measured after each epoch
 
 
 def test_disagree_5_8_averages_that_are_misprinted() -> None:
-    """[errata 5.8] Of Table 3's PWVA, printed with 83.35, "PWVA alone is best" is concluded. Others differ by rounding."""
+    """[errata 5.8] The conclusion "PWVA alone is best" rests on a misprint, 83.35, in Table 3. Others differ by rounding."""
     off: dict[tuple[str, str], float] = {}
     for name, table in TABLES.items():
         for row in table.rows:
@@ -95,7 +95,7 @@ def test_disagree_5_8_averages_that_are_misprinted() -> None:
     ],
 )
 def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: int, varied: set[str]) -> None:
-    """As many rows as printed, one of them the recipe as it stands; STS12 to STS15 and their average."""
+    """The rows are complete, one of them is the unchanged recipe; the columns are STS12 to STS15 and their average."""
     table = TABLES[key]
     changes = {row.label: difference(recipe_of(row), gclsr.full()) for row in table.rows}
     assert len(changes) == count and set().union(*changes.values()) == varied
@@ -103,8 +103,8 @@ def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: 
     assert (table.columns, table.average) == (("sts12", "sts13", "sts14", "sts15"), True)
 
 
-def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
-    """Table 6, "Decay": the released scheduler without its switch gives both groups one rate, warm-up included."""
+def test_a_decaying_predictor_has_the_learning_rate_of_the_encoder() -> None:
+    """In Table 6, "Decay", the released scheduler gives both groups one learning rate, including the warm-up."""
     optim = recipe_of(TABLES["T6"].rows[0]).optim["text"]
     base = optim.model_dump(include={"lr", "schedule", "warmup"})
     assert (
@@ -113,7 +113,7 @@ def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
 
 
 def test_table_3_has_the_released_classifier() -> None:
-    """Two folds, and ten epochs between looks at the accuracy; the rest as SentEval's test setting."""
+    """Two folds, and ten epochs between evaluations; other settings as in SentEval's test setting."""
     protocol = PRESETS[TABLES["T3"].protocol]
     assert (protocol.kfold, protocol.epoch_size, protocol.tenacity, protocol.batch) == (2, 10, 5, 64)
     assert (protocol.optimizer, protocol.last_fit) == ("adam", "held_out") and TABLES["T3"].hidden == 0
@@ -123,7 +123,7 @@ def test_table_3_has_the_released_classifier() -> None:
 
 
 def test_figure_2_how_far_augmentations_move_a_word(tmp_path: Path) -> None:
-    """By the noise's decibels, the share of zeros, the mean of the vector, and next to nothing."""
+    """Compare with the noise in decibels, the share of zeros and the mean of the vector; RBN has a small effect."""
     words = np.random.default_rng(0).normal(0.1, 0.2, (1000, 300)).astype(np.float32)
     folder = write_vectors(tmp_path / "vectors", [f"word{i}" for i in range(1000)], words)
     table = TABLES["F2"]
@@ -160,7 +160,7 @@ def test_figure_4_from_the_journals(tmp_path: Path) -> None:
 
 
 def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
-    """What a row varies stays as it is; vectors, sentences and widths are smaller."""
+    """Settings that a row varies are kept; vectors, sentences and widths are smaller."""
     offline = Offline(datasets, tmp_path)
     with mock.patch(
         "multicse.reproduction.tables.offline.train_vectors",

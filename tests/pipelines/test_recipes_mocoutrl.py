@@ -1,4 +1,4 @@
-"""The numbers of MoCoUTRL's recipes, and where paper and released code have different ones."""
+"""Test the settings of MoCoUTRL's recipes, and the differences between paper and released code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS: dict[str, Any] = {
     # Section 4.2
     **{"method.temperature": 0.07, "method.momentum": 0.999, "optim.text.lr": 1e-6, "optim.text.schedule": "cosine"},
     **{"streams.text.batch_size": 32, "encoder.path": "microsoft/deberta-base", "encoder.pooling": "mean"},
-    # The released code's; the paper has no weight of the losses
+    # From the released code; the paper does not print the weight of the losses
     **{"method.balance": 0.5, "optim.text.weight_decay": 0, "streams.text.max_length": 200},
     **{"streams.text.choose": "token", "method.variant": "fixed", "evaluation.select": "stsb-dev"},
 }
@@ -23,7 +23,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "T3/RoBERTa, token loss": {
         **{"encoder.path": "FacebookAI/roberta-base", "method.balance": 0.0, "method.perturbation": False},
     },
-    # [errata 6.2, 6.3] the formulas as printed change the variant alone; the released code has settings of its own
+    # [errata 6.2, 6.3] the printed formulas change only the variant; the released code also has different settings
     "paper": {"method.variant": "paper"},
     "released": {
         **{"method.variant": "released", "encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},

@@ -1,4 +1,4 @@
-"""The numbers of SimCSE's and NonLing-CSE's recipes, and where paper and released code have different ones."""
+"""Test the settings of SimCSE's and NonLing-CSE's recipes, and the differences between paper and released code."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ RECIPES = {
 
 
 def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...]) -> dict[str, Any]:
-    """Batch and rate of the text; rate and perhaps weight and temperature of images or sounds, 48 at a time."""
-    updates = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper is silent on schedules
+    """Return settings for batch size and learning rate of the text, and lr, weight and temperature of other streams."""
+    updates = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper does not describe schedules
     found: dict[str, Any] = {"streams.text.batch_size": text[0], "optim.text.lr": text[1], "run.epochs": epochs}
     for update, schedule in updates.items():
         adamw = {
@@ -71,7 +71,7 @@ NUMBERS: dict[str, Mapping[str, Any]] = {
     "simcse/roberta-base": row((512, 1e-5)) | UNSUPERVISED,
     "simcse/roberta-large": row((512, 3e-5)) | UNSUPERVISED,
     "simcse/supervised-bert-base": row((512, 5e-5), 3) | SUPERVISED | {"method.supervised": True},
-    # Table C.1 of NonLing-CSE; the weights are those of the released scripts, the paper has none
+    # Table C.1 of NonLing-CSE; the weights are from the released scripts, the paper does not print them
     "visualcse/bert-base": row((64, 3e-5), image=(1e-6, 0.05, 0.07)) | NONLING | {"method.image.loss": "supcon"},
     "visualcse/roberta-base": row((128, 2e-5), image=(5e-7, 0.2, 0.07)) | NONLING,  # [errata 2.7] released: 1e-7
     "visualcse/roberta-large": row((256, 1e-5), image=(5e-7,)) | NONLING,
@@ -79,12 +79,12 @@ NUMBERS: dict[str, Mapping[str, Any]] = {
     "audiocse/roberta-base": row((128, 2e-5), audio=(2e-7, 0.02, 0.07)) | NONLING,
     "audiocse/roberta-large": row((256, 1e-5), audio=(5e-6,)) | NONLING,
     "nonlingcse/bert-base": row((64, 3e-5), image=(1e-6, 0.05, 0.07), audio=(2e-7, 0.01, 0.07)) | NONLING,
-    # The released script of Table 6; the paper has no numbers
+    # The released script of Table 6; the paper does not print settings
     "visualcse/supervised-bert-base": row((128, 3e-5), 3, image=(1e-7, 100, 0.05)) | SUPERVISED,
     "audiocse/supervised-bert-base": row((128, 3e-5), 3, audio=(1e-7, 100, 0.05)) | SUPERVISED,
 }
 TABLES = tables_of("nonlingcse")
-IMAGE = {  # the released transform (the paper says "random crops and augmentations")
+IMAGE = {  # the released transform (in the paper: "random crops and augmentations")
     **{"size": 224, "n_views": 2, "scale": [0.2, 1.0], "flip": 0.5, "jitter": [0.4, 0.4, 0.4, 0.1]},
     **{"jitter_probability": 0.8, "grayscale_probability": 0.2},
     **{"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]},
@@ -92,7 +92,7 @@ IMAGE = {  # the released transform (the paper says "random crops and augmentati
 AUDIO = {"rate": 16000, "bins": 128, "frames": 1024, "mixup_probability": 0, "mask_bins": 0, "mask_frames": 0}
 
 RELEASED = {"method.variant": "released", "evaluation.choose_untrained": False}
-RELEASED_AUDIO = {  # [errata 2.9] the paper's sounds differ by dropout alone
+RELEASED_AUDIO = {  # [errata 2.9] in the paper, two views of an audio clip differ only by dropout
     **RELEASED,
     **{f"streams.audio.{name}": value for name, value in (("mask_bins", 48), ("mask_frames", 192))},
     "streams.audio.mixup_probability": 0.5,
@@ -101,9 +101,9 @@ PAPER: dict[str, Any] = {"method.variant": "paper"}
 
 
 def variants(paper: str, kind: str, released: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every row of Tables 1, 2 and 6 -> what the text and the code have that the repaired recipe has not."""
+    """Return the settings in which printed and released rows of Tables 1, 2 and 6 differ from repaired ones."""
     found = {f"{paper}/{row}-paper": PAPER for row in ("bert-base", "roberta-base", "roberta-large")}
-    # section 3.3: 0.07 throughout; the script of Table 6 has 0.05
+    # section 3.3: always 0.07; the script of Table 6 uses 0.05
     found[f"{paper}/supervised-bert-base-paper"] = PAPER | {f"method.{kind}.temperature": 0.07}
     rows = ("bert-base", "roberta-base", "roberta-large", "supervised-bert-base")
     return found | {f"{paper}/{row}-released": released for row in rows}
@@ -128,7 +128,7 @@ def test_differences(name: str) -> None:
 
 
 def test_languages() -> None:
-    """Appendix G: encoders, and the validation sets."""
+    """Encoders and validation sets are those in Appendix G."""
     encoders = {
         "German": ("google-bert/bert-base-german-cased", "de"),
         "French": ("dbmdz/bert-base-french-europeana-cased", "fr"),
@@ -147,7 +147,7 @@ def test_languages() -> None:
 
 
 def test_averages_of_the_tables() -> None:
-    """As printed, but for one; a row of a table runs what its numbers were made with."""
+    """Printed averages are correct except for one, and rows of Table 4 use the recipes of their scores."""
     wrong = []
     for key, table in TABLES.items():
         for row in table.rows:
@@ -166,7 +166,7 @@ def test_views() -> None:
 
 
 def test_one_mel_filter_of_the_paper_is_empty_and_stays_at_the_floor() -> None:
-    """16 kHz, 128 bins, 25 ms: no frequency of the transform lies under filter 3; in any other bank that is an error."""
+    """At 16 kHz with 128 bins and 25 ms, filter 3 contains no frequency; other banks with empty filters are refused."""
     assert (mel_filters(16000, 128) == 0).all(0).nonzero().flatten().tolist() == [3]
     noise = torch.randn(2, 1, 16000, generator=torch.Generator().manual_seed(0)) / 10
     spectrogram = log_mel(noise, rate=16000, bins=128, frames=90)
@@ -177,7 +177,7 @@ def test_one_mel_filter_of_the_paper_is_empty_and_stays_at_the_floor() -> None:
 
 
 class Names(Offline):
-    """Data at hand that is not packed."""
+    """Local data without packing."""
 
     def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
         return name
@@ -193,8 +193,8 @@ class Names(Offline):
         return []
 
 
-def test_the_small_scale_keeps_what_rows_vary() -> None:
-    """A line a kind of row; encoders of other sizes become the same run."""
+def test_the_small_scale_keeps_the_settings_of_rows() -> None:
+    """There is one recipe per kind of row; rows with other encoder sizes have the same run."""
     small = {
         row.label: small_scale.nonlingcse(recipe_of(row), Names(Path("data"), Path("shards")))
         for key in ("T2", "F2", "F3", "T5")
@@ -227,7 +227,7 @@ def test_both_sides_of_a_comparison_choose_their_checkpoint_alike() -> None:
 
 
 def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that finds the paper's VisualCSE's captions first, and the query itself, which does not count."""
+    """The model finds the captions of the paper's VisualCSE first, and the query itself, which is not counted."""
     lists = content("nonlingcse")["nearest"]
     own = {one["query"]: [text.replace("*", " so ") for text in one["visualcse"]] for one in lists}
     database = ["Something else.", *own, *(text for texts in own.values() for text in texts)]

@@ -1,4 +1,4 @@
-"""The numbers of SG-BERT's recipes, and where paper and released code have different ones."""
+"""Test the settings of SG-BERT's recipes, and the differences between paper and released code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERS: dict[str, Any] = {
     **{"method.temperature": 0.01, "method.regularisation": 0.1, "evaluation.eval_steps": 50, "evaluation.patience": 10},
     # Section 3: two layers of 4,096, [CLS], all layers of the teacher
     **{"method.loss": "opt3", "method.head_width": 4096, "encoder.pooling": "cls_before_pooler", "method.first_layer": 0},
-    # What the released code adds to the table
+    # Further settings of the released code
     **{"optim.text.eps": 1e-6, "optim.text.warmup": 0.1, "optim.text.schedule": "linear", "optim.text.max_grad_norm": 1},
     **{"streams.text.max_length": 128, "optim.text.weight_decay": 0, "evaluation.select": "stsb-dev"},
     **{"evaluation.patience_counts": "no_new_best", "evaluation.keep": "best", "run.precision": "fp32"},
@@ -32,7 +32,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     # Rows of the tables
     "T1/BERT-base BT": {"method.loss": "sg", "method.positive": "translation", **TRANSLATED},  # A.2
     "T7/BT + SG-OPT": {"method.positive": "both", **TRANSLATED},
-    "T4/BERT-base SG-OPT": {  # mean pooling without the first layers; how many the paper does not say
+    "T4/BERT-base SG-OPT": {  # mean pooling without the first layers; their number is not printed
         **{"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079},
         **{"method.pooling": "mean", "method.first_layer": 4},
     },
@@ -41,7 +41,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
 
 def test_numbers() -> None:
     holds(sgbert.bert_base(), NUMBERS)
-    assert sgbert.bert_base().steps(17_256) == 1079  # of which 108 warm up
+    assert sgbert.bert_base().steps(17_256) == 1079  # including 108 of warm-up
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)

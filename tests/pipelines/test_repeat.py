@@ -1,4 +1,4 @@
-"""A recipe over seeds: what is run, what is not run again, and the tables."""
+"""Test repeat.py: which seeds are trained, which are not trained again, and the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multicse.pipelines.repeat import _values, main, table
 
 @pytest.fixture
 def command(place: Path, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The smoke recipe on tiny inputs, in this process."""
+    """Return the arguments of the smoke recipe on tiny inputs, in this process."""
     monkeypatch.chdir(tmp_path)
     settings = {
         "encoder.path": place / "encoder",
@@ -44,7 +44,7 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     shown = capsys.readouterr().out
     assert "simcse/smoke, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
 
-    # More seeds: those that are there are read. Another recipe does not overwrite them.
+    # Finished seeds are read, and another recipe does not overwrite them.
     kept = [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)]
     assert main([*command, "--seeds", "3", "5", "7"]) == 0
     shown = capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Sweeps on a real Ray Tune and a real MLflow: seeds, failures, several workers, what is kept and printed.
+"""Test sweeps with Ray Tune and MLflow: seeds, failures, several workers, outputs.
 
-Those that take about a minute are marked for `make test-cluster`.
+Tests that take about a minute are marked for `make test-cluster`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCORE = "eval/lee-dev/spearman"
 
 @pytest.fixture
 def small(recipe: Recipe) -> Recipe:
-    """The tiny recipe as a sweep takes it, evaluated every step."""
+    """Return the tiny recipe, prepared for a sweep and evaluated every step."""
     return prepared(recipe.replace("evaluation.eval_steps", 1).replace("run.cpus_per_worker", 0.5), "asha", 1)
 
 
@@ -51,8 +51,8 @@ def made(recipe: Recipe, space: Mapping[str, Any] = SPACE, **settings: Any) -> S
     return Sweep(pipeline="nonling", recipe=recipe, **(defaults | settings))
 
 
-def carried_out(sweep: Sweep, folder: Path) -> tuple[list[Trial], Search]:
-    """Run a sweep on the session's Ray; its trials and what ran them."""
+def trained(sweep: Sweep, folder: Path) -> tuple[list[Trial], Search]:
+    """Run a sweep on the session's Ray; return its trials and its search."""
     parent = open_run(sweep.recipe.run.tracking_uri, experiment_of(sweep.recipe), sweep.name, {})
     fitting = at_once(sweep.recipe, 4, 0, sweep.concurrent)
     search = Search(sweep, plan_of(sweep, folder, parent), parent, records_of(sweep, folder), fitting)
@@ -60,14 +60,14 @@ def carried_out(sweep: Sweep, folder: Path) -> tuple[list[Trial], Search]:
 
 
 def nested(parent: RunHandle) -> dict[str, Any]:
-    """The sweep's trials in MLflow, by number and seed."""
+    """Return the MLflow runs of the trials by number and seed."""
     from mlflow import MlflowClient
 
     found = MlflowClient(parent.uri).search_runs([parent.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.run_id}'")
     return {f"{run.data.tags['sweep.number']}/{run.data.tags['sweep.seed']}": run for run in found}
 
 
-def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:
+def test_a_scheduler_increases_rare_evaluations(recipe: Recipe) -> None:
     seldom = recipe.replace("evaluation.eval_steps", 100).replace("run.max_steps", 160)
     assert prepared(seldom, "asha", 1).evaluation.eval_steps == 16
     assert prepared(seldom, "none", 1).evaluation.eval_steps == 100
@@ -104,7 +104,7 @@ def test_the_arithmetic_of_resources(small: Recipe) -> None:
         at_once(workers, 2, 0)
 
 
-def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
+def test_the_name_depends_on_settings_that_determine_the_trials(small: Recipe) -> None:
     name = made(small).name
     assert name == made(small.replace("run.output_dir", "/elsewhere").replace("run.cpus_per_worker", 2), concurrent=1).name
     other = {**SPACE, "optim.text.lr": tune.loguniform(1e-5, 1e-3)}
@@ -117,7 +117,7 @@ def trial(number: int, score: float | None, status: Status = "finished", **kept:
     return Trial(number=number, trial_id=str(number), changes=changes, status=status, best=score, step=8, steps=8, **kept)
 
 
-def test_the_best_the_recipe_as_it_stands_and_what_failed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_final_table_has_the_best_trials_trial_0_and_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "ROWS", 2)
     trials = [
         trial(0, 40.0),
@@ -136,14 +136,14 @@ def test_the_best_the_recipe_as_it_stands_and_what_failed_at_the_end(monkeypatch
     ]
 
 
-def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
+def test_held_out_scores_are_compared_with_the_untrained_and_whitened_encoder() -> None:
     scores = {"lee": {"spearman": Summary(48.0, None, 1)}, "mr": {"accuracy": Summary(70.0, None, 1)}}
     summary = {
         "before": {"lee": {"spearman": 40.0}, "mr": {"accuracy": 60.0}},
         "baseline": {"lee": {"spearman": 44.0}},
-        "held_out": {"best": scores, "as it stands": scores},
+        "held_out": {"best": scores, "unchanged": scores},
         "best": {"trial": 3, "score": 50.0, "pipeline": "simcse"},
-        "as_it_stands": {"score": None},
+        "unchanged": {"score": None},
         "trials": dict.fromkeys(("finished", "stopped", "failed"), 1),
         **dict.fromkeys(("metric", "recipe", "export", "model", "mlflow_run_id", "tracking_uri"), "x"),
     }
@@ -154,11 +154,11 @@ def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
 
 @pytest.mark.cluster
 def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    trials, search = carried_out(made(small, trials=5), tmp_path / "sweep")
+    trials, search = trained(made(small, trials=5), tmp_path / "sweep")
     parent, plan = search.parent, search.plan
     assert [trial.number for trial in trials] == list(range(5)) and not trials[0].changes
     assert trials[0].status == "finished" and trials[0].step == trials[0].steps == 6  # never stopped early
-    # Which ones ASHA stops depends on the order in which trials come to a rung: none if each is better than those before.
+    # ASHA's decisions depend on the order of the trials: it stops none if each is better than its predecessors.
     assert {trial.status for trial in trials[1:]} <= {"finished", "stopped"}
     runs = nested(parent)
     assert len(runs) == 5
@@ -172,9 +172,9 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
         assert tags.items() <= run.data.tags.items() and f"trial {trial.number}" in run.info.run_name
         scores = dict(history(parent.uri, run.info.run_id, SCORE))
         assert {step: scores[step] for step, _ in trial.curve} == pytest.approx(dict(trial.curve), abs=1e-6)
-        assert trial.best == pytest.approx(max(scores.values()), abs=1e-6)  # that of step 0 is not in the curve
-        told = metrics_of(checkpoints(plan, trial)[1], small)  # what a driver that was killed now would hear again
-        assert (told["step"], told["score"]) == trial.curve[-1] and told["best"] == trial.best
+        assert trial.best == pytest.approx(max(scores.values()), abs=1e-6)  # the curve does not contain step 0
+        reported = metrics_of(checkpoints(plan, trial)[1], small)  # for a driver that is restarted
+        assert (reported["step"], reported["score"]) == trial.curve[-1] and reported["best"] == trial.best
 
     # The same scores at the same steps as the recipe run by itself: sharing processes changes nothing.
     alone = plan.recipe(trials[2].changes).replace("run.output_dir", str(tmp_path / "alone"))
@@ -186,14 +186,14 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
 
 @pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    trials, search = carried_out(made(small, trials=2, scheduler="none", seeds=(1, 2)), tmp_path / "both")
+    trials, search = trained(made(small, trials=2, scheduler="none", seeds=(1, 2)), tmp_path / "both")
     both, runs = trials[0], nested(search.parent)
     assert set(runs) == {"0/1", "0/2", "1/1", "1/2"}
     best = [max(score for _, score in history(search.parent.uri, runs[f"0/{seed}"].info.run_id, SCORE)) for seed in (1, 2)]
     assert both.seeds == 2 and both.step == both.steps == 12 and both.best == pytest.approx(np.mean(best))
     folders = checkpoints(search.plan, both)
     assert list(folders) == [1, 2]
-    # The last weights: the best ones may be those of step 0, which all seeds share.
+    # Compare the last weights: the best weights may be from step 0, which is equal for all seeds.
     first, second = (load_file(folder / "method.safetensors") for folder in folders.values())
     assert any(not tensor.equal(second[name]) for name, tensor in first.items() if tensor.is_floating_point())
     assert mean_scores(held_out(search.plan, both))["lee"]["spearman"].n == 2
@@ -201,10 +201,10 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
 
 @pytest.mark.cluster
 def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    """A learning rate at which the loss is not finite; the other trials go on."""
+    """A trial with a non-finite loss fails; the other trials continue."""
     space = {"optim.text.lr": tune.grid_search([1e30, 1e-4])}
     sweep = made(small, space, searcher="grid", trials=None, scheduler="none", retries=1)
-    trials, search = carried_out(sweep, tmp_path / "sweep")
+    trials, search = trained(sweep, tmp_path / "sweep")
     failed = [trial for trial in trials if trial.status == "failed"]
     assert [trial.changes for trial in failed] == [{"optim.text.lr": 1e30}]
     assert "diverged" in (failed[0].error or "")  # the first evaluation finds it
@@ -214,14 +214,14 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 
 
 @pytest.mark.cluster
-def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    """Tune over Train, more trials than fit: they end, and the best has a checkpoint."""
+def test_trials_of_several_workers_wait_for_resources(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    """More trials than fit, each with Ray Train workers: all finish, and the best has a checkpoint."""
     workers = text_only(small).model_copy(update={"evaluation": small.evaluation})
     workers = workers.replace("run.num_workers", 2).replace("run.cpus_per_worker", 1.0).replace("streams.text.cpus", 0.1)
     rates = {"optim.text.lr": tune.grid_search([workers.optim["text"].lr, 1e-9])}
     sweep = made(workers, rates, searcher="grid", trials=None, concurrent=None)
     assert at_once(workers, 4, 0) == 1
-    trials, search = carried_out(sweep, tmp_path / "sweep")
+    trials, search = trained(sweep, tmp_path / "sweep")
     assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 2
     assert trials[0].status == "finished" and trials[0].best is not None and len(trials[0].curve) == trials[0].steps
     assert held_out(search.plan, trials[0])[0]["lee"]["spearman"] is not None
@@ -232,7 +232,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 def test_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Search, figures, the best recipe and model, held-out scores; the best recipe runs by itself."""
+    """A sweep writes figures, best recipe, model and held-out scores; the best recipe gives its score again."""
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
@@ -246,9 +246,9 @@ def test_from_the_command_line(
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     trials = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert len(trials) == 3 and trials[0]["changes"] == {}
-    best, plain = summary["best"], summary["as_it_stands"]
+    best, plain = summary["best"], summary["unchanged"]
     assert best["score"] == max(trial["best"] for trial in trials) >= plain["score"]
-    assert set(summary["held_out"]) == {"best", "as it stands"} and "lee" in summary["held_out"]["best"]
+    assert set(summary["held_out"]) == {"best", "unchanged"} and "lee" in summary["held_out"]["best"]
     client = MlflowClient(uri)
     folders = [file.path for file in client.list_artifacts(summary["mlflow_run_id"])]
     assert {"figures", "best.json", "trials.json", "summary.json", "export"} <= set(folders)
@@ -267,7 +267,7 @@ def test_from_the_command_line(
         held = summary["held_out"]["best"]["lee"]["spearman"][0]
         assert again["after"]["lee"]["spearman"] == pytest.approx(held, abs=1e-6)
 
-    assert pipeline.main(command) == 0 and "has ended" in capsys.readouterr().out
+    assert pipeline.main(command) == 0 and "this sweep is finished" in capsys.readouterr().out
     (tmp_path / "out" / "summary.json").unlink()
-    assert pipeline.main(command) == 0  # its trials have ended: only the conclusion is drawn again
+    assert pipeline.main(command) == 0  # all trials are finished: only the results are written again
     assert json.loads((tmp_path / "out" / "trials.json").read_text()) == trials

@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 class LostWorker(ValueError):
     """A training worker died, more often than ``run.max_failures`` allows, or what it needs of the cluster."""
 
+    exit_code = 1
+
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     """Run the loop of one rank, while the actor that reads for it starts."""

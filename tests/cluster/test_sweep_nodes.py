@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from multicse.trainers.engine.tracking import Journal
+from multicse.trainers.engine.journal import Journal
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
 from tests.cluster.test_nodes import content
 from tests.cluster.test_sweep_resume import history, runs_of

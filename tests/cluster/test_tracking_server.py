@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from multicse.trainers.engine.tracking import Journal, Sender, Tracker, open_run
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import Sender, Tracker, open_run
 from tests.cluster.servers import MLflowServer
 from tests.conftest import ROOT
 

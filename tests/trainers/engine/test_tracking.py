@@ -18,7 +18,8 @@ import pytest
 
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
 from multicse.trainers.engine.report_to import check_installed
-from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, open_run, sync
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
 from tests import small
 from tests.conftest import ROOT
 
@@ -160,7 +161,7 @@ def test_a_full_disk_costs_no_metric(
             Full.room -= taken
             return taken
 
-    monkeypatch.setattr("multicse.trainers.engine.tracking.FileIO", Full)
+    monkeypatch.setattr("multicse.trainers.engine.journal.FileIO", Full)
     with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id) as tracker:
         for step in range(3):
             tracker.log(step, {"train/text": step})
@@ -318,7 +319,7 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
     script = "import os, time; from multicse.trainers.engine.report_to import Reports; "
-    script += "from multicse.trainers.engine.tracking import Journal; "
+    script += "from multicse.trainers.engine.journal import Journal; "
     script += f"Reports({also}, Journal({str(path)!r}, 'a')); time.sleep(2); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr

@@ -100,8 +100,8 @@ def test_files_that_only_one_node_has_are_named(
     found, *refused = done.stdout.splitlines()
     assert found == "found everywhere" and len(refused) == len(cases), done.stdout + done.stderr[-3000:]
     for (setting, what, _), said in zip(cases, refused, strict=True):
-        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "nothing there"
-        assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} ({there})" in said, said
+        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "not found there"
+        assert said.startswith(f"{setting}: {what}") and f"not on node {NODES[1]} ({there})" in said, said
 
     command = [python, "pipelines/simcse.py", "smoke", "--run.tracking-uri", tracking.uri, "--run.storage", storage]
     codes: dict[str, int] = {}

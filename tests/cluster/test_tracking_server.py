@@ -55,9 +55,9 @@ def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.Lo
             began = time.monotonic()
             tracker.log(20, {"loss": math.inf, "lr": 1e-3})
             assert time.monotonic() - began < 20, "training waited for the server"
-            wait(lambda: "does not answer" in caplog.text)
+            wait(lambda: "does not respond" in caplog.text)
             server.start()
-            wait(lambda: "is back" in caplog.text)
+            wait(lambda: "responds again" in caplog.text)
             server.kill()
             for step in range(21, 50):
                 tracker.log(step, {"loss": step / 10, "lr": 1e-3})

@@ -93,7 +93,7 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
             f"Lower run.num_workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
         )
     if gpus and not run.gpus_per_worker:
-        log.warning("Training runs on CPUs although %g GPUs are available; --run.gpus_per_worker 1 uses them", gpus)
+        log.warning("Training runs on CPUs; GPUs available: %g. Set --run.gpus_per_worker 1 to use them", gpus)
     if nodes > 1:
         _check_reachable(recipe)
 
@@ -123,8 +123,8 @@ def check_places(recipe: Recipe, nodes: int) -> None:
         brought = all(in_copy(Path(path)) or (Path(path).is_relative_to(code) and size <= SMALL) for path in paths)
         if not elsewhere and not brought:
             raise RecipeError(
-                f"{what} is on this machine, and the cluster has no other node yet on which it could be checked. {remedy}; if "
-                "other nodes have the path, start one first (min_workers)"
+                f"{what} is on this machine, and the cluster has no other node yet to check. {remedy}. Or start "
+                "a node that has the path first (min_workers)"
             )
         for address, found in elsewhere:
             if found is None:
@@ -173,8 +173,8 @@ def _check_sent(recipe: Recipe) -> None:
         for place in (text, *_local(text)):
             if "/" in place and "://" not in place and (file := left_out(place)) is not None:
                 raise RecipeError(
-                    f"{setting}={text!r} is listed in {file}, so `ray job submit --working-dir` did not send it. Remove it "
-                    "from that file if it is small (a job's folder has at most 100 MB), or set a URL or a shared folder"
+                    f"{setting}={text!r} is listed in {file}, so `ray job submit --working-dir` did not send it. "
+                    "Remove it there if it is small (a job's folder has at most 100 MB), or set a URL or a shared folder"
                 )
 
 
@@ -184,7 +184,7 @@ def check_settings(recipe: Recipe) -> None:
     if recipe.encoder.kind != recipe.method.encoder_kind:
         raise RecipeError(
             f"encoder: method {recipe.method.name!r} trains a {recipe.method.encoder_kind} encoder, but this is a "
-            f"{recipe.encoder.kind} encoder (set encoder.path for a transformer, encoder.vectors and encoder.regions for word "
+            f"{recipe.encoder.kind} encoder (encoder.path is for transformers, encoder.vectors and encoder.regions for word "
             "vectors)"
         )
     _check_sizes(recipe)
@@ -267,7 +267,7 @@ def _check_updates(recipe: Recipe) -> None:
     wanted = {stream for streams in updates.values() for stream in streams}
     if missing := wanted - set(recipe.streams):
         raise RecipeError(
-            f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; the recipe has {sorted(recipe.streams)}. "
+            f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; streams has {sorted(recipe.streams)}. "
             f"Add streams.{sorted(missing)[0]}."
         )
     if spare := set(recipe.streams) - wanted:
@@ -275,7 +275,7 @@ def _check_updates(recipe: Recipe) -> None:
             f"streams.{sorted(spare)[0]} is used by no update of {recipe.method.name!r} ({list(updates)}); remove it"
         )
     if absent := set(updates) - set(recipe.optim):
-        raise RecipeError(f"optim has {sorted(recipe.optim)}, but every update needs an optimizer: add optim.{sorted(absent)[0]}")
+        raise RecipeError(f"optim has {sorted(recipe.optim)}; each update needs an optimizer: add optim.{sorted(absent)[0]}")
     if unused := set(recipe.optim) - set(updates):
         raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no update; the updates are {list(updates)}. Remove it.")
     if recipe.lead not in recipe.streams:
@@ -409,7 +409,7 @@ def find_callback(name: str) -> Callback:
 
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
-    """Describe the data of each stream for model cards and trackers: name, place, size, digest, licence, source, languages."""
+    """Return name, place, size, digest, licence, source and languages of each stream, for model cards and trackers."""
     opened = {name: recipe.shards(name) for name in recipe.streams}
     return [
         {"stream": name, "name": shards.name or name, "place": redacted(recipe.streams[name].shards)}

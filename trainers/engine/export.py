@@ -150,8 +150,8 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
         _compare("SentenceTransformer", "whitened vectors", got, want, WHITENED)
         notes.append(
             f"The last layer whitens the embeddings (Su et al. 2021): centring, then projection on the first "
-            f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It is named "
-            "`whitening` in `modules.json`; further training ignores it."
+            f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It "
+            "is named `whitening` in `modules.json`; further training ignores it."
         )
         text = text._replace(whitened=evaluate(fit.tasks, encoder))
     if fit.settings.int8_ranges:
@@ -211,7 +211,7 @@ def _compare(loader: str, what: str, got: Any, want: Any, tolerance: float = TOL
     gap, scale = float((got - want).abs().max()), float(want.abs().max())
     if not gap <= tolerance * scale:
         raise ExportError(
-            f"{loader} does not reproduce the {what} of the checkpoint: largest difference {gap:.3g}, largest value {scale:.3g}"
+            f"{loader} does not reproduce the {what} of the checkpoint (difference {gap:.3g}, largest value {scale:.3g})"
         )
 
 
@@ -235,11 +235,11 @@ def check_hub(name: str, setting: str) -> None:
     except HFValidationError as error:
         raise HubError(f"{setting}={name!r} is not a repository name (USER/NAME): {error}") from None
     if huggingface_hub.constants.is_offline_mode():
-        raise HubError(
-            f"{setting}={name!r}: nothing can be uploaded with HF_HUB_OFFLINE; unset it, or remove {setting}"
-        )
+        raise HubError(f"{setting}={name!r}: HF_HUB_OFFLINE prevents uploads; unset it, or remove {setting}")
     if huggingface_hub.get_token() is None:
-        raise HubError(f"{setting}={name!r}: the Hugging Face Hub requires a token; run `hf auth login` once, or set HF_TOKEN")
+        raise HubError(
+            f"{setting}={name!r}: the Hugging Face Hub requires a token; run `hf auth login` once, or set HF_TOKEN"
+        )
 
 
 def push(folder: Path, name: str, files: Sequence[str]) -> str:

@@ -239,9 +239,7 @@ def train(
                 result = Engine(recipe, host, tracker).run()
     folder = store.newest()
     if folder is None:
-        raise CheckpointError(
-            f"the last checkpoint in {store.place} is damaged. Run the same command again to replace it"
-        )
+        raise CheckpointError(f"the last checkpoint in {store.place} is damaged. Run the same command again to replace it")
     journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
     if journal.take(folder / JOURNAL):  # rank 0 ran on another node
         Reports(recipe.run.report_to, journal).close()
@@ -285,6 +283,8 @@ def _in_workers(
             callbacks=[*callbacks],
         ),
     )
+    workers = "a training worker" if run.num_workers == 1 else f"{run.num_workers} training workers"
+    print(f"Starting {workers} ...", file=sys.stderr, flush=True)
     try:
         result: dict[str, Any] = _fit(trainer, board, stop).return_value
         return result

@@ -46,7 +46,7 @@ def resolve_uri(uri: str | None = None) -> str:
     parts = urlsplit(uri)
     if parts.password or SECRET.search(unquote(parts.query)):
         raise TrackingError(
-            f"run.tracking_uri={scheme}://… contains a password, which would appear in recipe.json, the journal and the run. "
+            f"run.tracking_uri={scheme}://… contains a password, which would end up in recipe.json, journal and run. "
             "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
         )
     if scheme not in SCHEMES:
@@ -58,7 +58,9 @@ def resolve_uri(uri: str | None = None) -> str:
         return uri
     file = uri.partition(":///")[2]
     if not file or file.startswith(":memory:"):
-        raise TrackingError(f"run.tracking_uri={uri!r} does not name a file; use sqlite:///FILE, for example sqlite:///mlflow.db")
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} does not name a file; use sqlite:///FILE, for example sqlite:///mlflow.db"
+        )
     path = kept(Path(file).expanduser()).resolve()
     refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)

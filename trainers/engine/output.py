@@ -94,8 +94,8 @@ class Output:
         if not (self.folder / RECIPE).exists():
             if found := [name for name in (SUMMARY, CHECKPOINT, EXPORT) if (self.folder / name).exists()]:
                 raise RecipeError(
-                    f"run.output_dir={str(self.folder)!r} contains {', '.join(found)} but no recipe.json, so it was "
-                    "not created by a run. Set another folder, or pass --run.overwrite to replace it"
+                    f"run.output_dir={str(self.folder)!r} contains {', '.join(found)} but no recipe.json, so it "
+                    "was not created by a run. Set another folder, or pass --run.overwrite to replace it"
                 )
             return
         try:
@@ -127,8 +127,8 @@ class Output:
             now = _digests(describe_shards_of(self.recipe))
             if other := [name for name, digest in now.items() if digest != before.get(name)]:
                 raise RecipeError(
-                    f"streams.{other[0]}.shards has changed since the run in {self.folder} was started. Restore the samples, "
-                    "set another run.output_dir, or pass --run.overwrite to train again"
+                    f"streams.{other[0]}.shards has changed since the run in {self.folder} was started. Restore it, set "
+                    "another run.output_dir, or pass --run.overwrite to train again"
                 )
 
     def start_or_resume(self) -> RunHandle:

@@ -37,7 +37,7 @@ def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
     lost = RuntimeError("Task was killed due to the node running low on memory.")
     assert _worker_error(Report(first=Raised())) is Raised._base_exc
     told = _worker_error(Report(first=lost))
-    assert isinstance(told, LostWorker) and "low on memory" in str(told) and "The same command goes on" in str(told)
+    assert isinstance(told, LostWorker) and "low on memory" in str(told) and "Run the same command again" in str(told)
 
 
 @pytest.mark.parametrize("first", ["multicse.pipelines.visualcse", "multicse.trainers.engine.launch"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from multicse.trainers.engine import launch
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
-from multicse.trainers.engine.stop import Interrupted, Stop
+from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import FORMER, Recipe, RecipeError
 from tests.small import history
@@ -97,7 +98,7 @@ def test_the_same_command_goes_on(
         file.write_text("mine")
     summary = fit(broken)
     assert begun == [3] and summary["mlflow_run_id"] == dead
-    assert "last checkpoint is of step 3" in capsys.readouterr().out
+    assert "latest checkpoint: step 3" in capsys.readouterr().out
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
     assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])
@@ -139,7 +140,7 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     (dead,) = runs(recipe)
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         fit(recipe.replace("run.seed", 7))
-    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards holds other samples"):
+    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
         patch.setattr("multicse.trainers.engine.output._digests", lambda _: {"text": "another"})
         fit(recipe)
     file = Path(recipe.run.output_dir) / "recipe.json"
@@ -210,16 +211,35 @@ def test_a_signal_ends_a_run_after_its_step(
         with pytest.raises(Interrupted) as stopped:
             fit(recipe)
     assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == before
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "Run the same command again" in capsys.readouterr().err
     assert [*runs(recipe).values()] == ["KILLED"]
     summary = fit(recipe.replace("run.resume", "must"))
     assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 
 
-def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
+def test_ray_s_exit_after_sigterm_has_our_exit_code() -> None:
     with pytest.raises(SystemExit) as ended, Stop():
         sys.exit(signal.SIGTERM)
     assert ended.value.code == 143
+
+
+def test_former_signal_handlers_are_restored() -> None:
+    """Also after Ray has replaced them; other threads than the main thread have no handlers to restore."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = [signal.getsignal(number) for number in numbers]
+    for block in (Stop, former_handlers):
+        with pytest.raises(KeyError), block():
+            for number in numbers:
+                signal.signal(number, lambda *_: None)
+            raise KeyError
+        assert [signal.getsignal(number) for number in numbers] == former
+
+    def elsewhere() -> bool:
+        with former_handlers() as main:
+            return main
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(elsewhere).result() is False
 
 
 def test_a_second_signal_ends_at_once() -> None:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicse.trainers.engine import step
 from multicse.trainers.engine.hosts import LocalHost, StopQuestion
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
 from multicse.trainers.recipe import Recipe
@@ -35,9 +36,24 @@ class Searching(Stepper):
 def _updates(recipe: Recipe, folder: str) -> None:
     """The same weights, without a search and with the parameters of an update alone."""
     made = {}
+    buffers: dict[str, list[tuple[int, int]]] = {"known": [], "searching": []}
+    """Number of gradients, and of the memory blocks that contain them, at every clipping."""
+    clip = UpdateOptimizer.clip
     for name, kind in {"known": Stepper, "searching": Searching}.items():
-        with patch("multicse.trainers.engine.loop.Stepper", kind), patch.object(step, "DDP_DEVICES", ("cpu",)):
+
+        def counted(optimizer: UpdateOptimizer, seen: list[tuple[int, int]] = buffers[name]) -> torch.Tensor:
+            gradients = [p.grad for p in optimizer.parameters if p.grad is not None]
+            seen.append((len(gradients), len({gradient.untyped_storage().data_ptr() for gradient in gradients})))
+            return clip(optimizer)
+
+        with (
+            patch("multicse.trainers.engine.loop.Stepper", kind),
+            patch.object(step, "DDP_DEVICES", ("cpu",)),
+            patch.object(UpdateOptimizer, "clip", counted),
+        ):
             made[name] = run(recipe.replace("run.output_dir", f"{folder}/{name}"))[2]
+    assert all(count == blocks for count, blocks in [*buffers["searching"], *buffers["known"][:3]])
+    assert all(count > blocks for count, blocks in buffers["known"][3:]), "gradients are stored in DDP's buckets only"
     same_weights(made["known"].method, made["searching"].method)
     stepper = made["known"].stepper
     assert stepper.models.keys() == {"image", "audio", "text"}

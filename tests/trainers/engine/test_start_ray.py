@@ -20,4 +20,5 @@ def test_a_folder_whose_name_is_too_long_for_sockets(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name not in unset} | {"TMPDIR": str(place)}
     found = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=False)
     assert found.returncode and "RecipeError" in found.stderr
+    assert found.stderr.startswith("Starting Ray on this machine ...\n"), "announced, since it takes seconds"
     assert str(place) in found.stderr and "RAY_TMPDIR=/tmp" in found.stderr

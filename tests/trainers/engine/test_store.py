@@ -148,7 +148,7 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
         raise OSError("503")
 
     monkeypatch.setattr(pyarrow.fs, "copy_files", away)  # which does not say that there is nothing to go on with
-    with pytest.raises(CheckpointError, match=r"run\.storage: .*does not answer \(503\); the same command goes on"):
+    with pytest.raises(CheckpointError, match=r"run\.storage: .*cannot be reached \(503\)\. Run the same command again"):
         store.newest()
 
 
@@ -167,5 +167,5 @@ def test_a_store_that_does_not_answer_is_not_taken_for_empty(
     assert Output(other).finished() is None
     monkeypatch.setattr(pyarrow.fs, "FileSelector", away)
     monkeypatch.setattr(remote, "PAUSE", 0.01)
-    with pytest.raises(CheckpointError, match=r"does not answer \(503\)"):
+    with pytest.raises(CheckpointError, match=r"cannot be reached \(503\)"):
         Output(other).finished()

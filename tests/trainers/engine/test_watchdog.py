@@ -31,13 +31,13 @@ def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     *warnings, end = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(warnings) <= 2 and "the same command goes on" in end.lower()
+    assert 1 <= len(warnings) <= 2 and "Run the same command again" in end
     for line in warnings:
-        assert "rank 3 is in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
+        assert "Rank 3 has been in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
     assert "test_a_stream_is_named" in capfd.readouterr().err  # where the thread is
 
 
-WAITS = "rank 0 is in step 1 for"
+WAITS = "Rank 0 has been in step 1 for"
 
 
 def _rank(rank: int, recipe: str, folder: str) -> None:

@@ -17,7 +17,7 @@ from multicse.trainers.engine.hosts import Host
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps
 
-UNUSED = "there is a GPU (1); --run.gpus_per_worker 1 uses it"
+UNUSED = "GPUs available: 1. Set --run.gpus_per_worker 1"
 
 
 @pytest.fixture
@@ -80,5 +80,5 @@ def test_a_small_share_of_a_contrastive_batch_is_warned_of(recipe: Recipe, caplo
     check(recipe.changed({**streams, "run.num_workers": 2, "evaluation.final": ()}))
     assert not caplog.text
     check(recipe.changed({**streams, "run.num_workers": 2, "streams.text.batch_size": 30, "evaluation.final": ()}))
-    assert "streams.text.batch_size=30 among run.num_workers=2 is 15 samples per worker" in caplog.text
+    assert "streams.text.batch_size=30 with run.num_workers=2 is 15 samples per worker" in caplog.text
     assert "streams.image" not in caplog.text

@@ -1,4 +1,4 @@
-"""A real MLflow server that is killed in the middle of a run and comes back, twice."""
+"""A real MLflow server is killed and restarted twice during a run."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """80 steps: a server that is lost twice, half a line of a killed process, ten steps computed again, three replays. What
-    the tracker did not send, the run's summary and its end, one command brings."""
+def test_every_step_is_recorded_once_after_all_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """80 steps with two server failures, an incomplete line of a killed process, ten repeated steps and three replays. One
+    command sends the rest of the metrics, the summary and the status of the run."""
     from mlflow import MlflowClient
 
     caplog.set_level(logging.WARNING, "multicse.trainers.engine")
@@ -78,7 +78,7 @@ def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.Lo
         assert done.returncode == 0, done.stdout + done.stderr
         for _ in range(3):
             sender = Sender(Journal(path), server.uri, run.run_id)
-            sender._known = {}  # nothing is asked: the server itself keeps equal metrics once
+            sender._known = {}  # without a query: the server stores equal metrics once
             sender.send()
         client, found = MlflowClient(server.uri), histories(server.uri, run.run_id)
         assert [point for point in found["loss"] if point[0] != 20] == [(n, n / 10) for n in range(80) if n != 20]

@@ -150,7 +150,7 @@ SCORES = [50.0, 60.0, 59.0, 61.0, 60.0, 62.0, 40.0]  # before training and after
 def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, counts: str, keep: str, steps: int, kept: int
 ) -> None:
-    """SG-BERT's code counts every decrease, never resets the count, and reports the last weights; ours does not by default."""
+    """SG-BERT's code counts every decrease, never resets the count, and reports the last weights; ours differs."""
     scripted(monkeypatch, SCORES)
     changed = recipe.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2)
     memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))

@@ -7,14 +7,13 @@ import ctypes
 import logging
 import os
 import secrets
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from multicse.trainers.engine.mlflow_server import import_mlflow, open_experiment
+from multicse.trainers.engine.mlflow_server import gpu_names, import_mlflow, open_experiment
 from multicse.trainers.recipe import Recipe, RecipeError
 
 
@@ -177,12 +176,8 @@ def hardware(recipe: Recipe) -> list[tuple[str, str]]:
         cpus, gpus, nodes = capacity()
         kinds = sorted(name.partition(":")[2] for name in ray.cluster_resources() if name.startswith("accelerator_type:"))
         return [*found, ("cluster", f"{address}: {nodes} nodes, {cpus:g} CPUs, {gpus:g} GPUs {', '.join(kinds)}".rstrip())]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        names = Counter(subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines())
-        listed = ", ".join(f"{count} x {name}" for name, count in names.items())
-        return [*found, ("GPUs", f"{listed}; torch {torch.__version__} sees {counted}")]
-    return [*found, ("GPUs", f"none found by nvidia-smi; torch {torch.__version__} sees {counted}")]
+    listed = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names()).items())
+    return [*found, ("GPUs", f"{listed or 'none found by nvidia-smi'}; torch {torch.__version__} sees {counted}")]
 
 
 PATIENCE = 300.0

@@ -269,7 +269,7 @@ class Engine:
         self._log_scores("trained", after)
         skips, fingerprints = zip(*from_all_ranks((self.skips, fingerprint(self.chosen)), self.host), strict=True)
         if len(set(fingerprints)) > 1:
-            raise RuntimeError(f"the workers' parameters have drifted apart: {fingerprints}")
+            raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")
         step, score = self._chosen()
         return {
             "before": self.before,

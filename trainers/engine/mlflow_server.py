@@ -146,18 +146,17 @@ def environment_tags() -> dict[str, str]:
     from multicse.trainers.engine.card import library_versions
 
     tags = {f"version.{name}": version for name, version in library_versions().items()}
-    tags |= {"cpus": str(os.cpu_count()), "gpu": gpu_names() or "none"}
+    tags |= {"cpus": str(os.cpu_count()), "gpu": ", ".join(dict.fromkeys(gpu_names())) or "none"}
     return dict(resolve_tags(tags))
 
 
-def gpu_names() -> str:
+def gpu_names() -> list[str]:
     """Return the names of this machine's GPUs. torch would create a CUDA context for this."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return ", ".join(dict.fromkeys(found.split("\n"))).strip(", ")
+        return []
 
 
 def source_tags() -> dict[str, str]:

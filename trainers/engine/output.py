@@ -167,7 +167,7 @@ class Output:
         _write(self.folder / NOTE, note)
         if goes_on and (steps := store.steps()):
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
-            print(f"Resuming the run in {self.folder}, {last} (--run.resume never starts over)")
+            print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
         return handle
 
     def _open(self, run_id: str | None, data: list[dict[str, Any]], look: bool) -> RunHandle:

@@ -236,10 +236,10 @@ class Watch:
 
 def _raise(seen: Seen, values: dict[str, float]) -> None:
     bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    problem = "the gradient (the loss of this worker is finite)" if "gradient" in bad else f"loss {bad}"
+    problem = "gradient is not finite (the loss of this worker is)" if "gradient" in bad else f"loss {bad} is not finite"
     keys = "; ".join(f"stream {name!r}: {', '.join(first)}" for name, first in seen.keys.items())
     raise NonFiniteLoss(
-        f"step {seen.step}, update {seen.update!r}: {problem} is not finite. Samples of the batch (first 8): {keys}. "
+        f"step {seen.step}, update {seen.update!r}: {problem}. Samples of the batch (first 8): {keys}. "
         f"Lower optim.{seen.update}.lr, set optim.{seen.update}.max_grad_norm, or use run.precision fp32 or bf16."
     )
 

@@ -169,7 +169,7 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
         fit(recipe)
     assert not (tmp_path / "run" / "recipe.json").exists()
     (tmp_path / "run" / "export").mkdir()
-    with pytest.raises(RecipeError, match=r"run\.output_dir=.* holds export"):  # not written by a run
+    with pytest.raises(RecipeError, match=r"run\.output_dir=.* contains export"):  # not written by a run
         fit(recipe)
 
 

@@ -89,8 +89,8 @@ def start_ray(recipe: Recipe) -> None:
         # Any function of the package will do: it is imported from the clone before workers search the current folder, which
         # may contain another clone.
         code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
-    place = "Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}"
-    print(f"{place} ...", file=sys.stderr, flush=True)
+    action = "Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}"
+    print(f"{action} ...", file=sys.stderr, flush=True)
     with in_background():
         try:
             ray.init(

@@ -52,11 +52,12 @@ def test_threads_of_torch_spin_only_briefly(first: str) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
+def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from mlflow import MlflowClient
     from sentence_transformers import SentenceTransformer
 
     summary = fit(recipe.replace("run.num_workers", 1).replace("run.max_steps", 3))
+    assert "Starting a training worker ...\n" in capsys.readouterr().err
     run = tmp_path / "run"
     assert json.loads((run / "summary.json").read_text()) == summary
     assert summary["steps"] == 3 and set(summary["after"]) == {"lee"}

@@ -157,6 +157,7 @@ def _run(search: Sweep, folder: Path) -> int:
 def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
+    from multicse.trainers.engine.stop import former_handlers
     from multicse.trainers.tuning.sweep import check_sweep, records_of
 
     check_sweep(search)
@@ -167,12 +168,14 @@ def _start(search: Sweep, folder: Path) -> int:
             sync(folder / "journal.jsonl")
         print(f"this sweep is finished; its results are in {ended}")
         return 0
-    with opening(search.recipe, experiment_of(search.recipe)):
-        start_ray(search.recipe)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # Tune handles SIGINT only
-    with locked(folder, "--output"):
-        ended.unlink(missing_ok=True)  # from another sweep
-        return _train(search, folder, resumed)
+    with former_handlers() as main:
+        with opening(search.recipe, experiment_of(search.recipe)):
+            start_ray(search.recipe)
+        if main:  # Tune handles SIGINT only
+            signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        with locked(folder, "--output"):
+            ended.unlink(missing_ok=True)  # from another sweep
+            return _train(search, folder, resumed)
 
 
 def _train(made: Sweep, folder: Path, resumed: bool) -> int:

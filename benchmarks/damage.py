@@ -70,6 +70,13 @@ def line_ends(data: bytes, rng: np.random.Generator) -> bytes:
     return data.replace(b"\n", pick(rng, [b"\r\n", b"\r"]))
 
 
+def blank_line(data: bytes, rng: np.random.Generator) -> bytes:
+    """A blank line between two others."""
+    lines = data.split(b"\n")
+    lines.insert(int(rng.integers(1, len(lines))), pick(rng, [b"", b" "]))
+    return b"\n".join(lines)
+
+
 def marked(data: bytes, rng: np.random.Generator) -> bytes:
     """A byte order mark in front."""
     return b"\xef\xbb\xbf" + data
@@ -135,15 +142,15 @@ def _with_texts(data: bytes, column: Callable[[list[str]], pa.Array]) -> bytes:
     return new.getvalue()
 
 
-SAME: set[Damage] = {line_ends, marked, rewritten, stray_mark, quoted_cells, binary_texts}
+SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, quoted_cells, binary_texts}
 """After which the same samples must be read."""
 NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists}
 """After which there must be an error, or a sample that is counted as bad."""
 TABLE: dict[str, list[Damage]] = {
-    "csv": [line_ends, marked, rewritten, stray_mark, utf16, zero_in_text],
-    "tsv": [line_ends, marked, stray_mark, quoted_cells, utf16, zero_in_text],
-    "txt": [line_ends, marked, utf16, zero_in_text],
-    "jsonl": [line_ends, marked, utf16, no_text],
+    "csv": [line_ends, blank_line, marked, rewritten, stray_mark, utf16, zero_in_text],
+    "tsv": [line_ends, blank_line, marked, stray_mark, quoted_cells, utf16, zero_in_text],
+    "txt": [line_ends, blank_line, marked, utf16, zero_in_text],
+    "jsonl": [line_ends, blank_line, marked, utf16, no_text],
     "parquet": [binary_texts, lists],
     "arrow": [],
 }
@@ -248,7 +255,12 @@ def bad_sound(rng: np.random.Generator) -> bytes:
     loud = io.BytesIO()
     soundfile.write(loud, rng.normal(0, 5000, 800), 8000, format="WAV", subtype="FLOAT")
     short = io.BytesIO()
-    soundfile.write(short, rng.normal(0, 0.1, 800), 8000, format=pick(rng, ["WAV", "RF64", "FLAC", "OGG", "MP3"]))
+    soundfile.write(
+        short,
+        rng.normal(0, 0.1, 800),
+        8000,
+        format=pick(rng, ["WAV", "RF64", "FLAC", "OGG", "MP3", "AU", "CAF", "W64", "NIST"]),
+    )
     others = [loud.getvalue(), short.getvalue()[: len(short.getvalue()) // 2], b"\0\0\0\x20ftypM4A \0\0\0\0"]
     return pick(rng, [b"", b"RIFF", slow.getvalue(), nan.getvalue(), bytes(wide), rng.bytes(300), *others])
 

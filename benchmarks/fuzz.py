@@ -50,7 +50,7 @@ from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, 
 from benchmarks.timer import forget_peak, resident
 from multicse.data.errors import DecodeError
 from multicse.data.pack import UNUSABLE, folder_files
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import LeftOut, Output, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
@@ -200,7 +200,7 @@ def read_folder(folder: Path) -> Found:
             picture = decode.image((folder / "photos" / draft.file).read_bytes(), draft.file)
             items[f"{draft.label}/{draft.file}"] = _hash(np.asarray(picture))
         else:
-            bad += draft is not None and not isinstance(draft, UnpackedSample) and draft.why in UNUSABLE
+            bad += isinstance(draft, LeftOut) and draft.why in UNUSABLE
     return Found(items, bad)
 
 

@@ -17,7 +17,7 @@ from multicse.data.errors import DataError, DecodeError, command, did_you_mean
 from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
 from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import read_lines, read_table
+from multicse.data.text_files import Blank, read_lines, read_table
 from multicse.data.texts import text_of
 
 Missing = Literal["raise", "skip"]
@@ -25,6 +25,8 @@ PART = 2**17
 """Rows of a table that a process reads at a time."""
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
 """Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
+BLANK, EMPTY = "blank line", "text, captions or class are empty"
+"""Why lines and rows are left out."""
 UNUSABLE = ("missing", "cannot be decoded")
 """Why files are left out that were meant to be samples."""
 
@@ -37,18 +39,22 @@ def named_rows(
     columns: Sequence[str],
     where: Mapping[str, str] | None = None,
     part: tuple[int, int | None] = (0, None),
+    blank: Blank | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
 
     Only rows with the values of `where`. Raises as `table_rows`.
     `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
+    Blank lines are added to `blank`.
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
     if _has_random_access(path):
         rows = tables.rows(str(path), *part)
+        if blank is not None and not part[0]:
+            blank.lines, blank.first = tables.blank(str(path))
     elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
-        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted))
+        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted, blank=blank))
     else:
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
     for number, row in rows:
@@ -96,8 +102,8 @@ def files_of(source: Path, root: Path | None = None) -> Path:
     return place
 
 
-def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
-    """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
+def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | LeftOut]:
+    """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Blank lines are left out.
 
     Raises:
         DataError: see `read_lines`; a text that streams refuse (`text_of`), a table or JSON lines, or no sentence in any of
@@ -105,21 +111,29 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
     """
     empty = True
     for path in paths:
-        first = True
-        for number, line in read_lines(path, blank=True):
+        first, blank = True, Blank()
+        for number, line in read_lines(path, blank=blank):
             text = line.strip()
-            if first and text:
+            if first:
                 if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
                     raise DataError(
                         f"{path} is a table, not a sentence a line; use: "
                         f"{command('pack')} table {shlex.quote(str(path))} --columns COLUMN"
                     )
                 first = False
-            text = text_of(text, f"{path}, line {number}")
-            yield UnpackedSample({"txt": text.encode()}) if text else None
-            empty = empty and not text
+                empty = False
+            yield from _blank(path, blank)
+            yield UnpackedSample({"txt": text_of(text, f"{path}, line {number}").encode()})
+        yield from _blank(path, blank)
     if empty:
         raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
+
+
+def _blank(path: Path | str, blank: Blank) -> Iterator[LeftOut]:
+    """Yield the blank lines that were left out since the last call."""
+    if blank.lines:
+        yield LeftOut(BLANK, f"{path}, line {blank.first}", blank.lines)
+        blank.lines = 0
 
 
 def _is_record(line: str) -> bool:
@@ -138,11 +152,11 @@ def table_rows(
     where: Mapping[str, str] | None = None,
     keep_empty: bool = False,
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[UnpackedSample | None]:
+) -> Iterator[UnpackedSample | LeftOut]:
     """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
     `json`, an object of texts.
 
-    A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
+    A row in which one of the columns is empty is left out, with `keep_empty` only one in which all are; so are blank lines.
 
     Args:
         path: a table; of a CSV or TSV the first line names the columns. Nested columns have dotted names: `answer.text`.
@@ -157,22 +171,21 @@ def table_rows(
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
-    wanted = [*columns, *([label] if label else [])]
-    for number, row in named_rows(path, wanted, where, part):
+    wanted, blank = [*columns, *([label] if label else [])], Blank()
+    for number, row in named_rows(path, wanted, where, part, blank):
         texts = {name: text_of(row[name], f"{path}, row {number}, {name}").strip() for name in columns}
         name = _name(row[label], f"{path}, row {number}, {label}") if label else None
         usable = any(texts.values()) if keep_empty else all(texts.values())
         if not usable or name == "":
-            yield None
+            yield LeftOut(EMPTY, f"{path}, row {number}")
         elif len(columns) == 1:
             yield UnpackedSample({"txt": texts[columns[0]].encode()}, label=name)
         else:
             yield UnpackedSample({"json": _json(texts)}, label=name)
+    yield from _blank(path, blank)
 
 
-def folder_files(
-    folder: Path, extensions: Sequence[str], missing: Missing = "raise"
-) -> Iterator[UnpackedSample | LeftOut | None]:
+def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | LeftOut]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
     Sorted by path, so that every machine finds the same order. What `files_below` passes over is left out; with `missing`
@@ -286,11 +299,11 @@ def manifest_files(
     where: Mapping[str, str] | None = None,
     group: bool = False,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | LeftOut | None]:
+) -> Iterator[UnpackedSample | LeftOut]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
     One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
-    or grouped ones, become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
+    or grouped ones, become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty is left out.
 
     Args:
         path: the manifest.
@@ -301,17 +314,17 @@ def manifest_files(
         label: column with the name of the class.
         where: only rows with these values.
         group: rows that name the same file are one sample with the captions of all of them, where the first stands.
-        missing: "skip" gives None for a file that is not there (videos that no longer exist) or cannot be decoded.
+        missing: "skip" leaves out a file that does not exist (videos that were deleted) or cannot be decoded.
 
     Raises:
         DataError: as `table_rows`, a file that is missing, of another kind or cannot be decoded, named with its row, or
             grouped rows of different classes.
     """
     parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
-    wanted = [*parts[1::2], *captions, *([label] if label else [])]
+    wanted, blank = [*parts[1::2], *captions, *([label] if label else [])], Blank()
 
     def read() -> Iterator[Entry]:
-        for number, row in named_rows(path, wanted, where):
+        for number, row in named_rows(path, wanted, where, blank=blank):
             place = f"{path}, row {number}"
             name = "".join(_name(row[part], f"{place}, {part}") if i % 2 else part for i, part in enumerate(parts))
             texts = tuple(text for column in captions for text in _captions(row[column], f"{place}, {column}"))
@@ -321,6 +334,7 @@ def manifest_files(
     one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
+    yield from _blank(path, blank)
 
 
 def named_files(
@@ -331,15 +345,15 @@ def named_files(
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | LeftOut | None]:
+) -> Iterator[UnpackedSample | LeftOut]:
     """The samples of the files that `entries` of the manifest `source` name, in their order.
 
-    Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
-    with the class "" does. All else is as `manifest_files` says.
+    Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any is left out then, as one
+    with the class "" is. All else is as `manifest_files` says.
     """
     for entry in entries:
         if entry.label == "" or (captions and not entry.captions):
-            yield None
+            yield LeftOut(EMPTY, f"{source}, row {entry.row}")
             continue
         if fault := _fault(entry, source, extensions, files):
             left_out, text = fault

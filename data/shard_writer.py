@@ -61,15 +61,17 @@ class UnpackedSample:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of a source that becomes no sample."""
+    """Files, rows or lines of a source that become no samples."""
 
     why: str
     name: str
+    """Name of the first."""
+    count: int = 1
 
 
 Form = Literal["parquet", "tar"]
-Drafts = Iterable[UnpackedSample | LeftOut | None]
-"""Samples of a source in its order; None stands for one that is left out because its text, captions or class are empty."""
+Drafts = Iterable[UnpackedSample | LeftOut]
+"""Samples of a source in its order."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +224,12 @@ def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
     spool = _Spool(path)
     with path.open("wb") as file:
         for draft in tqdm(part(), "reading", unit=" samples", **_CALM):
-            spool.read += 1
-            if not isinstance(draft, UnpackedSample):
-                why, name = (draft.why, draft.name) if draft else ("text, captions or class are empty", "")
-                count, first = spool.left_out.get(why, (0, name))
-                spool.left_out[why] = count + 1, first
+            if isinstance(draft, LeftOut):
+                spool.read += draft.count
+                count, first = spool.left_out.get(draft.why, (0, draft.name))
+                spool.left_out[draft.why] = count + draft.count, first
                 continue
+            spool.read += 1
             sizes = {name: len(value) for name, value in draft.fields.items()}
             head = json.dumps([spool.read - 1, sizes, draft.file, draft.label, draft.key]).encode()
             file.write(head + b"\n" + b"".join(draft.fields.values()))
@@ -323,13 +325,13 @@ def _write(
 
 def left_out_lines(left_out: Mapping[str, tuple[int, str]]) -> list[str]:
     """Return a line for every reason of `left_out`, an entry of `dataset.json`: how much the shards lack, and the first."""
-    return [
-        f"{count:,} left out: {why}" + (f"; the first: {first}" if first else "") for why, (count, first) in left_out.items()
-    ]
+    return [f"{count:,} left out: {why}; the first: {first}" for why, (count, first) in left_out.items()]
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:
-    if classes is not None and names:
+    if classes is not None:
+        if not names:
+            raise DataError("--classes-from: the samples have no classes; name their column by --label, or leave it out")
         if unknown := sorted(names - set(classes)):
             raise DataError(
                 f"class {unknown[0]!r} is not among the given {len(classes)} classes: {', '.join(classes[:10])} ..."

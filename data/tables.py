@@ -27,7 +27,7 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import read_table
+from multicse.data.text_files import Blank, read_table
 from multicse.data.texts import text_of
 
 KEY = "__key__"
@@ -49,6 +49,7 @@ GROUP_LETTERS = 2**20
 READ_AT_ONCE = 1024
 """Samples or rows that are read together, and again together if a store fails."""
 
+_BLANK = "multicse.blank"  # metadata of a packed text table: `Table.blank`
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 Row = dict[str, Any]
@@ -62,6 +63,8 @@ class Table(NamedTuple):
     rows: int
     read: Callable[[Sequence[int]], Iterator[Row]]
     """Yields the rows of these numbers, which ascend."""
+    blank: tuple[int, int] = (0, 0)
+    """Number of blank lines in a text table, which are not rows, and the number of the first."""
 
 
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
@@ -117,6 +120,11 @@ def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[in
 def count(url: str) -> int:
     """Return the number of rows of a table. Raises DataError."""
     return readable(url, lambda: _open(url).rows)
+
+
+def blank(url: str) -> tuple[int, int]:
+    """Return the number of blank lines in a table, and the number of the first. Raises DataError."""
+    return readable(url, lambda: _open(url).blank)
 
 
 def _fields_of(row: Row) -> dict[str, bytes]:
@@ -219,7 +227,7 @@ def _opened(url: str, checksum: str) -> Table:
     if kind in ("parquet", "arrow"):
         return _parquet(url) if kind == "parquet" else _arrow(url)
     packed = _packed(url, checksum)
-    return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
+    return packed._replace(read=lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
 
 def _packed(url: str, checksum: str) -> Table:
@@ -231,10 +239,11 @@ def _packed(url: str, checksum: str) -> Table:
     separator = options_of(url).get("separator")
     unread: list[OSError] = []
 
-    def texts() -> Iterator[str]:
+    def texts(blank: Blank) -> Iterator[str]:
         fs, source = filesystem(url)
         try:
-            for _, row in read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator):
+            file = Path(source) if isinstance(fs, LocalFileSystem) else url
+            for _, row in read_table(file, separator=separator, blank=blank):
                 yield json.dumps(row)
         except OSError as error:
             unread.append(error)
@@ -243,26 +252,29 @@ def _packed(url: str, checksum: str) -> Table:
     def write(path: Path) -> None:
         unread.clear()
         group: list[str] = []
-        letters = 0
+        letters, blank = 0, Blank()
         try:
             with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for text in texts():
+                for text in texts(blank):
                     group.append(text)
                     letters += len(text)
                     if letters >= GROUP_LETTERS:
                         out.write_table(pa.table({"row": group}))
                         group, letters = [], 0
                 out.write_table(pa.table({"row": pa.array(group, pa.string())}))
+                out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
         except OSError as error:  # of the store, which is tried again, or of the cache
             if unread:
                 raise
             raise limits.cache_error(place, error) from error
 
-    stamp = f"3 {split_options(url)[0]} {checksum} {separator}"  # 3: how rows are read, and the form of the file
+    stamp = f"4 {split_options(url)[0]} {checksum} {separator}"  # 4: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:
-        return readable(str(path), partial(_parquet, str(path)))
+        table = readable(str(path), partial(_parquet, str(path)))
+        lines, first = pq.read_metadata(path).metadata[_BLANK.encode()].split()
+        return table._replace(blank=(int(lines), int(first)))
 
     return limits.cached(place, lambda path: readable(url, partial(write, path)), read)
 

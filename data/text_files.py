@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,8 +39,21 @@ _OTHER = {
 """How files begin that are neither texts nor text tables, and what to do with them."""
 
 
+@dataclass
+class Blank:
+    """Blank lines of a file: how many, and the number of the first."""
+
+    lines: int = 0
+    first: int = 0
+
+    def add(self, number: int) -> None:
+        """Count the line of this number."""
+        self.first = self.first if self.lines else number
+        self.lines += 1
+
+
 def read_table(
-    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None
+    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, blank: Blank | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, from its beginning.
 
@@ -47,6 +61,7 @@ def read_table(
         path: File, or URL of one, whose ending says which it is. A text has the column `txt`.
         columns: As in `read_rows`.
         separator: As in `read_rows`.
+        blank: As in `read_rows`.
 
     Raises:
         DataError: As `read_rows` and `read_json`.
@@ -54,19 +69,19 @@ def read_table(
     """
     kind = table_kind(str(path))
     if kind == "txt":
-        return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
+        return ((number, {"txt": line.strip()}) for number, line in read_lines(path, blank=blank))
     if kind == "jsonl":
-        return read_json(path)
-    return read_rows(path, columns, separator=separator)
+        return read_json(path, blank)
+    return read_rows(path, columns, separator=separator, blank=blank)
 
 
-def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json(path: Path | str, blank: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed).
 
     Raises:
         DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, blank=blank):
         row: Any = None
         try:
             row = json.loads(line)
@@ -85,20 +100,22 @@ def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def read_lines(path: Path | str, *, blank: bool = False, latin: bool = False) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path | str, *, blank: Blank | None = None, latin: bool = False) -> Iterator[tuple[int, str]]:
     """Lines of a UTF-8 file (``.gz``: compressed) with their numbers from 1, without line ends and byte order mark.
 
     `path` may be a URL. Lines end by a line feed, a carriage return or both, and by nothing else, since sentences hold other
-    Unicode separators. Blank lines are left out unless `blank` is set. With `latin` a file that is not UTF-8 is read as
-    latin-1.
+    Unicode separators. Blank lines are left out, and added to `blank`. With `latin` a file that is not
+    UTF-8 is read as latin-1.
 
     Raises:
         DataError: a path that is no file, bytes that are not UTF-8, a gzip file that is cut or damaged, a line of more than
             `limits.LINE` characters.
     """
     for number, line in _whole_lines(path, latin):
-        if blank or line.strip():
+        if line.strip():
             yield number, line.rstrip("\r\n")
+        elif blank is not None:
+            blank.add(number)
 
 
 def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[int, list[str]]]:
@@ -121,6 +138,7 @@ def read_rows(
     *,
     separator: str | None = None,
     quoted: bool | None = None,
+    blank: Blank | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a table (``.gz``: compressed) whose first line names the columns, with the numbers of their last lines.
 
@@ -137,6 +155,8 @@ def read_rows(
             Default: in a ``.csv`` they may, in a ``.tsv`` if every cell that begins with a mark is such a cell, and one of
             them needs its marks or all cells but numbers have them.
 
+        blank: the lines that are left out are added to it.
+
     Raises:
         DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header,
             marks that are no quotation, or a TSV that has other rows with quotation than without.
@@ -145,7 +165,8 @@ def read_rows(
     kind = table_kind(str(path))
     separator = separator or (_separator(path) if kind == "csv" else "\t")
     quoted = kind == "csv" or (kind == "tsv" and _is_quoted(path, separator)) if quoted is None else quoted
-    rows = _cells(path, separator, quoted)
+    blank = blank or Blank()
+    rows = _cells(path, separator, quoted, blank)
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
@@ -161,7 +182,9 @@ def read_rows(
     for number, cells in rows:
         if len(cells) == len(header):
             yield number, dict(zip(header, cells, strict=True))
-        elif len(cells) > 1 or cells[0].strip():
+        elif len(cells) == 1 and not cells[0].strip():
+            blank.add(number)
+        else:
             raise DataError(
                 f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; "
                 f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
@@ -172,8 +195,8 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """The rows of Python's csv module that are not empty, each with the number of its last line."""
+def _cells(path: Path | str, separator: str, quoted: bool, blank: Blank | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of Python's csv module, each with the number of its last line. Empty lines are added to `blank`."""
     number = before = 0
 
     def lines() -> Iterator[str]:
@@ -187,6 +210,8 @@ def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int
         for cells in csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True):
             if cells:
                 yield number, cells
+            elif blank is not None:
+                blank.add(number)
             before = number
     except csv.Error as error:
         raise DataError(

@@ -147,12 +147,19 @@ def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> l
     """Return the tasks of names and groups, without names every STS set found.
 
     Raises:
-        EvaluationError: As `make_tasks`, and if the folder `data` has none of them.
+        EvaluationError: As `make_tasks`, if the folder `data` has none of them, or if none of them reads it.
     """
     chosen = expand(names or available(data), data)
     if not chosen:
         raise EvaluationError(f"the data folder {data} holds no STS set; other tasks are named by --tasks")
+    if data is not None and not any(map(_reads_data, chosen)):
+        raise EvaluationError(f"--data {data}: none of the tasks {', '.join(chosen)} reads it; leave it out")
     return make_tasks(chosen, data, probing)
+
+
+def _reads_data(name: str) -> bool:
+    """Return whether a task reads the data folder."""
+    return name.partition(":")[0] not in KINDS and name.removesuffix(GEOMETRY) not in sts.LEE
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:

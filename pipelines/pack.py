@@ -57,6 +57,8 @@ class Common:
     def output(self, shard_size: int, form: Form = "tar") -> Output:
         name = self.out.resolve().name if self.name is None else self.name
         size = shard_size if self.shard_size is None else self.shard_size
+        if self.seed and not self.shuffle:
+            raise DataError(f"--seed {self.seed}: --no-shuffle draws no order; leave one of them out")
         facts = (self.licence, self.source, self.overwrite, self.language)
         return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts, form, self.workers)
 
@@ -116,6 +118,8 @@ class Table(Columns):
     """Keep rows with an empty text beside others; streams read them with keep_empty."""
 
     def run(self) -> Manifest:
+        if self.keep_empty and len(self.columns) == 1:
+            raise DataError("--keep-empty: for several columns, since a single empty text is no sample; leave it out")
         read = partial(
             table_rows,
             columns=self.columns,
@@ -151,10 +155,9 @@ class _Files(Columns):
             )
         files = files_of(path, self.root)
         if path.is_dir():
-            if self.captions or self.label or self.where or self.root or self.group:
-                raise DataError(
-                    f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
-                )
+            options = ("captions", "label", "where", "root", "group", "file_column")
+            if given := [f"--{name.replace('_', '-')}" for name in options if getattr(self, name) != getattr(_Files, name)]:
+                raise DataError(f"{' '.join(given)}: for a manifest, and {self.path} is a folder; leave it out")
             return pack(folder_files(path, extensions, self.missing), output, files, classes)
         drafts = manifest_files(
             path,

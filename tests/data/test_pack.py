@@ -34,7 +34,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me", "--language", "de"]
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
-    assert "26 samples in 3 shards" in printed and "27 left out: text, captions or class are empty" in printed
+    assert "26 samples in 3 shards" in printed and f"27 left out: blank line; the first: {text}, line 2\n" in printed
     found = {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])
     assert all(found[f"{2 * i:08d}"] == line for i, line in enumerate(LINES))  # the key is the line in the file, from 0
@@ -230,3 +230,19 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_settings_without_effect_are_refused(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.csv").write_text("a,b\nc,d\n")
+    assert run("images", pictures, "--out", tmp_path / "packed") == 0
+    table = ("table", tmp_path / "x.csv", "--columns", "a")
+    commands: list[tuple[str, tuple[object, ...]]] = [
+        ("--classes-from", (*table, "--classes-from", tmp_path / "packed")),
+        ("--classes-from", ("images", pictures / "dog", "--classes-from", tmp_path / "packed")),
+        ("--file-column", ("images", pictures, "--file-column", "file_name")),
+        ("--keep-empty", (*table, "--keep-empty")),
+        ("--seed 3", (*table, "--seed", 3, "--no-shuffle")),
+    ]
+    for named, command in commands:
+        assert run(*command, "--out", tmp_path / "out") == 2
+        assert capsys.readouterr().err.startswith(f"error: {named}: ")

@@ -16,6 +16,7 @@ import pytest
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.pack import table_rows, text_lines
+from multicse.data.shard_writer import UnpackedSample
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
@@ -87,8 +88,10 @@ def test_missing_values_and_numbers_of_classes(tmp_path: Path) -> None:
     """A class that is missing leaves its row out; 1 and 1.0 are one class, and truth values are names."""
     rows = '{"t": "a", "c": 1}\n{"t": NaN, "c": 1}\n{"t": "b", "c": 1.0}\n{"t": "c", "c": NaN}\n{"t": 5, "c": true}\n'
     (tmp_path / "x.jsonl").write_text(rows)
-    found = [draft and (draft.fields["txt"], draft.label) for draft in table_rows(tmp_path / "x.jsonl", ["t"], label="c")]
-    assert found == [(b"a", "1"), None, (b"b", "1"), None, (b"5", "True")]
+    drafts = table_rows(tmp_path / "x.jsonl", ["t"], label="c")
+    found = [(one.fields["txt"], one.label) if isinstance(one, UnpackedSample) else one.name for one in drafts]
+    left_out = [f"{tmp_path}/x.jsonl, row {number}" for number in (2, 4)]
+    assert found == [(b"a", "1"), left_out[0], (b"b", "1"), left_out[1], (b"5", "True")]
     assert decode.label({"json": b'{"c": 1.0}'}, "c", "k") == 1
     with pytest.raises(DecodeError, match="not a class number"):
         decode.label({"json": b'{"c": 1.5}'}, "c", "k")

@@ -31,8 +31,10 @@ ROWS = [*TEXTS[:20], "", None, " ", *TEXTS[20:]]
 
 
 def by_csv(**dialect: Any) -> str:
+    """The rows with line ends in the cells."""
     text = io.StringIO(newline="")
-    csv.writer(text, **dialect).writerows([("n", "text"), *enumerate(ROWS)])
+    rows = ((i, text and text.replace(" is ", "\nis ")) for i, text in enumerate(ROWS))
+    csv.writer(text, **dialect).writerows([("n", "text"), *rows])
     return text.getvalue()
 
 
@@ -62,6 +64,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     ),
     "mac.csv": lambda path: path.write_text(by_csv(lineterminator="\r"), newline=""),
     "excel.csv": lambda path: path.write_text("sep=;\r\n" + by_csv(delimiter=";"), newline=""),
+    "blank.csv": lambda path: path.write_text(by_csv().replace("\r\n30,", "\r\n\r\n \r\n30,"), newline=""),
     "members.csv.gz": lambda path: path.write_bytes(
         b"".join(gzip.compress(part.encode()) for part in by_csv().partition("17"))
     ),
@@ -69,7 +72,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "raw.tsv": lambda path: path.write_text(
         "\n".join(["text", *(f'"{text[:9]}" he said' if text in TEXTS else " " for text in ROWS)])
     ),
-    "nan.jsonl": lambda path: path.write_text("\n\n".join(JSON)),
+    "nan.jsonl": lambda path: path.write_text("\n".join(["", " ", *JSON])),
     "mac.jsonl": lambda path: path.write_text("\r".join(JSON), newline=""),
     "binary.parquet": lambda path: arrow(path, pa.array([text and text.encode() for text in ROWS], pa.binary())),
     "dictionary.parquet": lambda path: arrow(path, pa.array(ROWS).dictionary_encode()),
@@ -85,13 +88,18 @@ def test_four_commands_count_the_same(
     monkeypatch.chdir(tmp_path)
     path, is_text = tmp_path / name, ".txt" in name
     FILES[name](path)
-    rows = int(re.search(r": (\d+) samples", describe.describe_shards(str(path)))[1])  # type: ignore[index]
+    described = describe.describe_shards(str(path))
+    rows = int(re.search(r": (\d+) samples", described)[1])  # type: ignore[index]
     assert rows == (37 if is_text else 40)
+    blank = 3 if is_text else 2 * (name in ("blank.csv", "nan.jsonl"))
+    left_out = [f"{blank} left out: blank line; the first: {path}, line "] * bool(blank)
+    assert ("left out" in described) == bool(blank) and all(line in described for line in left_out)
+    left_out += [f"3 left out: text, captions or class are empty; the first: {path}, row "] * (not is_text)
 
     command = ("text", path) if is_text else ("table", path, "--columns", "text")
     assert run(*command, "--no-shuffle", "--out", "packed") == 0
     said = capsys.readouterr().out
-    assert "37 samples" in said and "3 left out: text, captions or class are empty" in said
+    assert "37 samples" in said and said.count("left out") == len(left_out) and all(line in said for line in left_out)
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)
@@ -109,9 +117,10 @@ def test_four_commands_count_the_same(
     reader.close()
     assert read == packed and len(read) + skipped == rows
 
-    given = ["--text", name, *([] if is_text else ["--column", "text"])]
+    given = ["--text", str(path), *([] if is_text else ["--column", "text"])]
     recipe = Recipe.from_json((tmp_path / mine.arguments(simcse.RECIPES, given)[1]).read_text())
-    assert "3 left out: text, captions or class are empty" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.count("left out") == len(left_out) and all(line in said for line in left_out)
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))
     assert sorted(" ".join(sample.fields["txt"].decode().split()) for sample in mined) == sorted(packed)  # type: ignore[union-attr]

@@ -124,7 +124,7 @@ def test_what_is_left_out_is_counted_and_named(tmp_path: Path, pictures: Path, c
     (pictures / "metadata.jsonl").write_text('{"file_name": "dog/my pic.0.png"}\n')
     (pictures / "dog" / "cut.png").write_bytes(png()[:40])
     assert run("images", pictures, "--out", tmp_path / "strict") == 2
-    assert "metadata.jsonl is of no known kind" in (said := capsys.readouterr().err) and "--file-column" in said
+    assert "metadata.jsonl is of an unknown kind" in (said := capsys.readouterr().err) and "--file-column" in said
     assert run("images", pictures, "--missing", "skip", "--out", tmp_path / "out") == 0
     printed = capsys.readouterr().out
     assert describe.main([str(tmp_path / "out")]) == 0

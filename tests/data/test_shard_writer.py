@@ -70,11 +70,16 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "said"),
-    [("aab", "'a'.*occurs twice"), ("ab", "'b'.*MULTICSE_MAX_MEMBER"), ("ccd", "'c'.*own key"), ("exfe", "'e'.*next to")],
+    [
+        ("aab", "'a'.*occurs twice"),
+        ("ab", "'b'.*MULTICSE_MAX_MEMBER"),
+        ("ccd", "'c'.*another key"),
+        ("exfe", "'e'.*next to"),
+    ],
 )
 def test_what_cannot_be_read_is_not_packed(keys: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fields(key: str, number: int) -> dict[str, bytes]:
-        """Of c and e each sample has another field."""
+        """Each sample of c and e has a different field."""
         return {f"x{number}" if key in "ce" else "txt": b"x" * (500 if keys == "ab" and key == "b" else 5)}
 
     monkeypatch.setattr(limits, "MEMBER", 100)

@@ -184,7 +184,7 @@ def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     _, nameless, damaged = read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], [0, 1, 2])
     assert isinstance(nameless, BadSample) and "__key__ is empty" in nameless.reason and isinstance(damaged, RawSample)
-    with pytest.raises(DecodeError, match=r"'c': 'txt' holds .* zero byte"):
+    with pytest.raises(DecodeError, match=r"'c': 'txt' contains .* zero byte"):
         TextStream(shards="").row(damaged, np.random.default_rng(0))
 
 

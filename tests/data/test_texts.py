@@ -80,7 +80,7 @@ def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> No
 
 def test_a_line_that_a_stream_refuses_is_not_packed(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"fine\nwith a\0zero\n")
-    with pytest.raises(DataError, match=r"x\.txt, line 2 holds .* zero byte"):
+    with pytest.raises(DataError, match=r"x\.txt, line 2 contains .* zero byte"):
         list(text_lines([tmp_path / "x.txt"]))
 
 

@@ -1,4 +1,4 @@
-"""What is packed comes out again, from every kind of source, and every wrong input is told what is wrong."""
+"""Packing of every kind of source: shards contain the same samples, and errors name the cause."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_rows_with_an_empty_text(tmp_path: Path) -> None:
         assert found == kept
 
 
-# --------------------------------------------------------------------------------------------------- pictures and sounds
+# ------------------------------------------------------------------------------------------------------- images and audio
 
 
 def test_image_folder(tmp_path: Path, pictures: Path) -> None:
@@ -81,7 +81,7 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
 
 
 def test_links_are_followed_and_each_file_is_found_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Class folders and files elsewhere; links to what is there already, to the folder itself, and to nothing."""
+    """Links to class folders and files elsewhere, to files below the folder, to the folder itself, and to nothing."""
     photos, store = tmp_path / "photos", tmp_path / "store"
     for number, name in enumerate(("photos/dog/0.png", "photos/dog/1.png", "store/cat/0.png", "store/1.png")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is a text and what is none, for streams, packing and evaluation alike."""
+"""Values that are texts, and values that are not, in streams, packing and evaluation."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> No
         pq.write_table(pa.table({"body": pa.array([type(value)(), value]), "n": [1, 2]}), path)
     with pytest.raises(DataError, match=rf"x\.{path.suffix[1:]}, (row|line) [12]\b"):
         list(table_rows(path, ["body"], keep_empty=True))
-    if value == "\ud800":  # no table holds it
+    if value == "\ud800":  # not possible in a table
         sample: Any = RawSample("k", "s", {"json": json.dumps({"body": value}).encode()})
     else:
         sample = ShardSet.open(str(path)).sample(1)

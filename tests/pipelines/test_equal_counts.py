@@ -1,4 +1,4 @@
-"""The same files through describe, pack, a stream and mine: every row is a sample, or is counted as one that is left out."""
+"""The same files through describe, pack, a stream and mine: every row is a sample, or is counted as left out."""
 
 from __future__ import annotations
 

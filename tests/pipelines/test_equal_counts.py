@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,23 @@ FILES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+def trained(shards: str, column: str) -> tuple[list[str], int]:
+    """Return the texts of an epoch of a stream of 37 texts, and the number of skipped samples."""
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
+    stream = TextStream(shards=shards, columns=(column,), **skip)
+    read: list[str] = []
+
+    def tokenize(texts: list[str]) -> dict[str, torch.Tensor]:
+        read.extend(texts)
+        return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+
+    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 0, 1, inline=True)
+    next(reader)
+    skipped = len(reader.skipped)
+    reader.close()
+    return read, skipped
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_four_commands_count_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -102,19 +120,7 @@ def test_four_commands_count_the_same(
     assert "37 samples" in said and said.count("left out") == len(left_out) and all(line in said for line in left_out)
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
-    columns = ("txt",) if is_text else ("text",)
-    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
-    stream = TextStream(shards=str(path), columns=columns, **skip)
-    read: list[str] = []
-
-    def tokenize(texts: list[str]) -> dict[str, torch.Tensor]:
-        read.extend(texts)
-        return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
-
-    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 0, 1, inline=True)
-    next(reader)
-    skipped = len(reader.skipped)
-    reader.close()
+    read, skipped = trained(str(path), "txt" if is_text else "text")
     assert read == packed and len(read) + skipped == rows
 
     given = ["--text", str(path), *([] if is_text else ["--column", "text"])]
@@ -124,3 +130,16 @@ def test_four_commands_count_the_same(
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))
     assert sorted(" ".join(sample.fields["txt"].decode().split()) for sample in mined) == sorted(packed)  # type: ignore[union-attr]
+
+
+def test_a_tar_counts_the_same_in_describe_and_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Empty texts are bad samples; hidden files and files without extension belong to no sample, and are counted."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, text in [("._0.txt", "x"), ("README", "x"), *((f"{i:02}.txt", text or "") for i, text in enumerate(ROWS))]:
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    assert ": 40 samples" in describe.describe_shards(str(path))
+    assert "2 files belong to no sample, being hidden or without extension; the first: ._0.txt" in caplog.text
+    assert trained(str(path), "txt") == ([" ".join(text.split()) for text in TEXTS], 3)

@@ -267,7 +267,15 @@ def scan(url: str) -> Shard:
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
 def packed_index(shard: Shard, checksum: str) -> Index | None:
-    """Return the index that packing has written next to a shard; None if it does not exist or is of another shard."""
+    """Return the index that packing has written next to a shard; None if it does not exist or is of another shard.
+
+    Args:
+        shard: Shard.
+        checksum: Checksum of its size and time, so that a changed shard is read again.
+
+    Raises:
+        StoreError: If a remote store does not answer.
+    """
     if "?" in shard.url:  # a signature is valid for one file
         return None
     where, (fs, path) = shard.url + ENDING, filesystem(shard.url)

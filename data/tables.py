@@ -225,7 +225,15 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
 
 
 def readable(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, a complete read from `url` as in `call_storage`, with every error as a DataError."""
+    """Return the result of a read, with every error as a DataError.
+
+    Args:
+        url: URL or path, for messages.
+        act: Complete read, as in `call_storage`.
+
+    Raises:
+        DataError: If the file cannot be read or is damaged; a StoreError if a remote store does not answer.
+    """
     with data_errors(url):
         return call_storage(url, act)
 

@@ -330,7 +330,10 @@ def _write(
 
 def left_out_lines(left_out: Mapping[str, tuple[int, str]]) -> list[str]:
     """Return a line per reason of `left_out` in `dataset.json`: the number of inputs that are left out, and the first."""
-    return [f"{count:,} left out: {why}; the first: {first}" for why, (count, first) in left_out.items()]
+    return [
+        f"{count:,} left out: {why}" + (f"; the first: {first}" if first else "")  # older entries have no name
+        for why, (count, first) in left_out.items()
+    ]
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:

@@ -85,7 +85,7 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("set/a-{000..00.tar", "braces"),
         ("set/a-000.tar::set", "twice"),
         ("gopher://host/x.tar", "gopher"),
-        ("hf://imdb#split=test[:9]", "no name of a split"),
+        ("hf://imdb#split=test[:9]", "not the name of a split"),
         ("hub/tables", r"\*test\*.csv"),
         ("cc", r"name those of one: 'cc/\*train\*\.tar'"),
         ("sets", r"name those of one: 'sets/\*train\*\.tar'"),

@@ -226,7 +226,7 @@ def test_a_saved_folder_is_what_its_files_list(tmp_path: Path) -> None:
         ShardSet.open(f"{saved}/train")
     (saved / "train" / "state.json").write_text(json.dumps(listed))
     files[0].unlink()
-    with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} is not there"):
+    with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} does not exist"):
         ShardSet.open(f"{saved}/train")
     (saved / "train" / "state.json").write_text('{"_data_files": 3}')
     with pytest.raises(DataError, match=r"state\.json cannot be read"):

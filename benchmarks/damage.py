@@ -1,4 +1,4 @@
-"""Ways to damage a file: of any kind, of a tar, and of what is in a sample. All from one random generator."""
+"""Random damage of files: of any file, of tars, and of the content of samples."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 
 def pick(rng: np.random.Generator, items: Sequence[T]) -> T:
+    """Return a random item."""
     return items[int(rng.integers(len(items)))]
 
 
@@ -31,7 +32,7 @@ def pick(rng: np.random.Generator, items: Sequence[T]) -> T:
 
 
 def flipped(data: bytes, rng: np.random.Generator) -> bytes:
-    """Some bytes replaced."""
+    """Replace some bytes."""
     content = bytearray(data)
     for place in rng.integers(len(content), size=int(rng.integers(1, 6))):
         content[place] ^= int(rng.integers(1, 256))
@@ -39,23 +40,25 @@ def flipped(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def cut(data: bytes, rng: np.random.Generator) -> bytes:
+    """Cut the file at a random byte."""
     return data[: int(rng.integers(len(data)))]
 
 
 def zeroed(data: bytes, rng: np.random.Generator) -> bytes:
-    """A stretch of zeros, as a disk leaves it."""
+    """Write zeros over a part of the file, as after a disk error."""
     place, length = int(rng.integers(len(data))), int(rng.choice([1, 16, BLOCK, 4 * BLOCK]))
     return data[:place] + bytes(len(data[place : place + length])) + data[place + length :]
 
 
 def lengthened(data: bytes, rng: np.random.Generator) -> bytes:
-    """Something at the end or in the middle that does not belong there."""
+    """Insert random bytes in the middle or at the end."""
     place = len(data) if rng.random() < 0.5 else int(rng.integers(len(data)))
     more = rng.bytes(int(rng.choice([1, 100, 3 * BLOCK])))
     return data[:place] + more + data[place:]
 
 
 def emptied(data: bytes, rng: np.random.Generator) -> bytes:
+    """Remove the content."""
     return b""
 
 
@@ -66,17 +69,24 @@ ANY: list[Damage] = [flipped, flipped, cut, zeroed, lengthened, emptied]
 
 
 def line_ends(data: bytes, rng: np.random.Generator) -> bytes:
-    """The line ends of Windows or of old Macs."""
+    """Use the line ends of Windows or old Macs."""
     return data.replace(b"\n", pick(rng, [b"\r\n", b"\r"]))
 
 
+def blank_line(data: bytes, rng: np.random.Generator) -> bytes:
+    """Insert a blank line."""
+    lines = data.split(b"\n")
+    lines.insert(int(rng.integers(1, len(lines))), pick(rng, [b"", b" "]))
+    return b"\n".join(lines)
+
+
 def marked(data: bytes, rng: np.random.Generator) -> bytes:
-    """A byte order mark in front."""
+    """Insert a byte order mark."""
     return b"\xef\xbb\xbf" + data
 
 
 def rewritten(data: bytes, rng: np.random.Generator) -> bytes:
-    """A CSV in another dialect, perhaps with the line by which Excel is given the separator."""
+    """Write a CSV in another dialect, optionally with the line that specifies the separator for Excel."""
     delimiter, end = pick(rng, [",", ";", "|", "\t"]), pick(rng, ["\n", "\r\n", "\r"])
     new = io.StringIO()
     quoting: Any = pick(rng, [csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC])
@@ -86,29 +96,30 @@ def rewritten(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def stray_mark(data: bytes, rng: np.random.Generator) -> bytes:
-    """An inch mark behind the number of a row."""
+    """Append an inch mark to the number of a row."""
     lines = data.split(b"\n")
     lines[int(rng.integers(1, len(lines) - 1))] += b'"'
     return b"\n".join(lines)
 
 
 def quoted_cells(data: bytes, rng: np.random.Generator) -> bytes:
-    """A TSV whose cells are all in quotation marks."""
+    """Quote all cells of a TSV."""
     rows = [line.split(b"\t") for line in data.split(b"\n")[:-1]]
     return b"".join(b'"' + b'"\t"'.join(row) + b'"\n' for row in rows)
 
 
 def binary_texts(data: bytes, rng: np.random.Generator) -> bytes:
-    """A Parquet file whose texts are not marked as such."""
+    """Store the texts of a Parquet file as bytes."""
     return _with_texts(data, lambda texts: pa.array(texts).cast(pa.binary()))
 
 
 def utf16(data: bytes, rng: np.random.Generator) -> bytes:
+    """Encode a text as UTF-16."""
     return data.decode().encode(pick(rng, ["utf-16", "utf-16-le", "utf-16-be"]))
 
 
 def no_text(data: bytes, rng: np.random.Generator) -> bytes:
-    """A line of JSON lines whose text is something else, or a zero byte in it."""
+    """Replace the text in a line of JSON lines by another value, or by a text with a zero byte."""
     lines = data.split(b"\n")
     place = int(rng.integers(len(lines) - 1))
     value = pick(rng, [["a", "b"], {"a": "b"}, True, None, float("nan"), float("inf"), "a\0b", "\ud800"])
@@ -117,7 +128,7 @@ def no_text(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def zero_in_text(data: bytes, rng: np.random.Generator) -> bytes:
-    """A zero byte in a line that is not the first."""
+    """Insert a zero byte into a line after the first."""
     lines = data.split(b"\n")
     place = int(rng.integers(1, len(lines) - 1))
     lines[place] = lines[place][:3] + b"\0" + lines[place][3:]
@@ -125,7 +136,7 @@ def zero_in_text(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def lists(data: bytes, rng: np.random.Generator) -> bytes:
-    """A Parquet file with lists of texts."""
+    """Store the texts of a Parquet file as lists of texts."""
     return _with_texts(data, lambda texts: pa.array([[text] for text in texts]))
 
 
@@ -135,15 +146,15 @@ def _with_texts(data: bytes, column: Callable[[list[str]], pa.Array]) -> bytes:
     return new.getvalue()
 
 
-SAME: set[Damage] = {line_ends, marked, rewritten, stray_mark, quoted_cells, binary_texts}
-"""After which the same samples must be read."""
+SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, quoted_cells, binary_texts}
+"""Changes after which the same samples must be read."""
 NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists}
-"""After which there must be an error, or a sample that is counted as bad."""
+"""Damage that must cause an error or a bad sample."""
 TABLE: dict[str, list[Damage]] = {
-    "csv": [line_ends, marked, rewritten, stray_mark, utf16, zero_in_text],
-    "tsv": [line_ends, marked, stray_mark, quoted_cells, utf16, zero_in_text],
-    "txt": [line_ends, marked, utf16, zero_in_text],
-    "jsonl": [line_ends, marked, utf16, no_text],
+    "csv": [line_ends, blank_line, marked, rewritten, stray_mark, utf16, zero_in_text],
+    "tsv": [line_ends, blank_line, marked, stray_mark, quoted_cells, utf16, zero_in_text],
+    "txt": [line_ends, blank_line, marked, utf16, zero_in_text],
+    "jsonl": [line_ends, blank_line, marked, utf16, no_text],
     "parquet": [binary_texts, lists],
     "arrow": [],
 }
@@ -153,7 +164,13 @@ TABLE: dict[str, list[Damage]] = {
 
 
 def header(name: str, size: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """Return a header whose checksum is right, whatever size it has."""
+    """Return a tar header with any size and a correct checksum.
+
+    Args:
+        name: Name of the member.
+        size: Content of the size field.
+        kind: Type of the member.
+    """
     info = tarfile.TarInfo(name)
     info.type = kind
     block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
@@ -164,20 +181,20 @@ def header(name: str, size: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def _between(data: bytes, rng: np.random.Generator, what: bytes) -> bytes:
-    """Put `what` before a member."""
+    """Insert `what` before a member."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         place = pick(rng, [member.offset for member in tar])
     return data[:place] + what + data[place:]
 
 
 def odd_size(data: bytes, rng: np.random.Generator) -> bytes:
-    """A member of negative, absurd or unreadable size."""
+    """Insert a member with a negative, absurd or unreadable size."""
     sizes = [b"\xff" * 12, b"\xff" * 11 + b"\x00", b"\x80" + b"\x7f" * 11, b"77777777777\0", b"-0000001000\0", b"9" * 12]
     return _between(data, rng, header("x.txt", pick(rng, sizes)))
 
 
 def odd_extension(data: bytes, rng: np.random.Generator) -> bytes:
-    """Extended headers (pax, GNU) that are huge, of digits only, unending, of negative sizes, or one after the other."""
+    """Insert extended headers (pax, GNU) that are huge, invalid, of negative sizes, or repeated."""
     kind = pick(rng, [b"x", b"g", b"L", b"K", b"X"])
     contents = [
         b"1" * 2**16,
@@ -191,23 +208,23 @@ def odd_extension(data: bytes, rng: np.random.Generator) -> bytes:
         b"1" * 2**21,
         b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n",
     ]
-    if kind == b"L":  # a name: most others would be right ones, of a file that is no sample's
+    if kind == b"L":  # most other contents would be valid names of files that belong to no sample
         contents = [b"\xff" * 700, b"1" * 2**16, b"1" * 2**21]
     content = pick(rng, contents)
     one = header("ext", b"%011o\0" % len(content), kind) + content + bytes(-len(content) % BLOCK)
     return _between(data, rng, one * int(rng.choice([1, 2, 2000 if len(content) < 1000 else 3])))
 
 
-# ---- what a sample holds
+# ---- content of samples
 
 
 def bad_text(rng: np.random.Generator) -> bytes:
-    """No text that a stream takes."""
+    """Return a text that streams refuse."""
     return pick(rng, [b"", b" \n\t", b"\xff\xfe\xfa", b"a \xed\xa0\x80 b", b"x" * 10_000_000, b"\x00\xc3"])
 
 
 def bad_json(rng: np.random.Generator) -> bytes:
-    """No record of texts that a stream takes."""
+    """Return a record of texts that streams refuse."""
     records = [
         {"sent0": "a \ud800 b", "sent1": "b \udfff", "hard_neg": "\udc00"},
         {"sent0": 3, "sent1": None, "hard_neg": []},
@@ -220,11 +237,12 @@ def bad_json(rng: np.random.Generator) -> bytes:
 
 
 def bad_class(rng: np.random.Generator) -> bytes:
+    """Return a class number that streams refuse."""
     return pick(rng, [b"", b"-1", b"1.5", b"dog", b"9" * 20, b"9" * 5000, b"\xff", b"1" * 5_000_000])
 
 
 def bad_image(rng: np.random.Generator) -> bytes:
-    """No picture: cut, another format, or one that would be huge."""
+    """Return an image that is cut, in another format, or would be huge."""
     data = io.BytesIO()
     Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(data, "PNG")
     png = data.getvalue()
@@ -238,7 +256,7 @@ def bad_image(rng: np.random.Generator) -> bytes:
 
 
 def bad_sound(rng: np.random.Generator) -> bytes:
-    """No sound: cut, not finite, integers as floats, or one that would be huge once it is resampled."""
+    """Return audio that is cut, not finite, integers as floats, or would be huge after resampling."""
     slow = io.BytesIO()
     soundfile.write(slow, np.zeros(500_000, np.int16), 1, format="WAV")
     nan = io.BytesIO()
@@ -248,13 +266,18 @@ def bad_sound(rng: np.random.Generator) -> bytes:
     loud = io.BytesIO()
     soundfile.write(loud, rng.normal(0, 5000, 800), 8000, format="WAV", subtype="FLOAT")
     short = io.BytesIO()
-    soundfile.write(short, rng.normal(0, 0.1, 800), 8000, format=pick(rng, ["WAV", "RF64", "FLAC", "OGG", "MP3"]))
+    soundfile.write(
+        short,
+        rng.normal(0, 0.1, 800),
+        8000,
+        format=pick(rng, ["WAV", "RF64", "FLAC", "OGG", "MP3", "AU", "CAF", "W64", "NIST"]),
+    )
     others = [loud.getvalue(), short.getvalue()[: len(short.getvalue()) // 2], b"\0\0\0\x20ftypM4A \0\0\0\0"]
     return pick(rng, [b"", b"RIFF", slow.getvalue(), nan.getvalue(), bytes(wide), rng.bytes(300), *others])
 
 
 def odd_image(data: bytes, rng: np.random.Generator) -> bytes:
-    """A PNG of the same pixels with metadata that cannot be read."""
+    """Insert metadata that cannot be read into a PNG, without a change of pixels."""
     large = zlib.compress(b"a" * 2**21)
     texts = [(b"zTXt", b"Comment\0\0" + large), (b"zTXt", b"a\0\0b"), (b"tEXt", b"Raw profile type exif\0\nexif\n 10\nzz")]
     kind, body = pick(rng, [*texts, (b"iCCP", b"icc\0\0" + large), (b"eXIf", rng.bytes(30))])
@@ -263,7 +286,7 @@ def odd_image(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def odd_sound(data: bytes, rng: np.random.Generator) -> bytes:
-    """A WAV of the same samples as it is written to a pipe, without its length."""
+    """Remove the length from the header of a WAV, as programs write it to a pipe."""
     place, size = data.index(b"data") + 4, pick(rng, [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\0\xf0\xff\x7f"])
     return data[:4] + pick(rng, [bytes(4), b"\xff" * 4]) + data[8:place] + size + data[place + 4 :]
 
@@ -273,14 +296,14 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 
 def _repacked(data: bytes, rng: np.random.Generator, instead: Callable[[Member], Iterable[Member]]) -> bytes:
-    """A tar of the same files, one of which is replaced by others."""
+    """Replace one file of a tar by the result of `instead`."""
     made = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar, tarfile.open(fileobj=made, mode="w") as new:
         members = tar.getmembers()
         chosen = pick(rng, members)
         for member in members:
             file = tar.extractfile(member)
-            assert file is not None  # shards hold files alone
+            assert file is not None  # shards contain files only
             one = member, file.read()
             for info, content in instead(one) if member is chosen else [one]:
                 info.size = len(content)
@@ -289,7 +312,7 @@ def _repacked(data: bytes, rng: np.random.Generator, instead: Callable[[Member],
 
 
 def bad_member(data: bytes, rng: np.random.Generator) -> bytes:
-    """Replace one file of a tar by one of the same name that no stream takes; the tar is valid."""
+    """Replace the content of one file of a tar by content that streams refuse; the tar is valid."""
     return _repacked(data, rng, lambda one: [(one[0], BAD_FILES[one[0].name.rpartition(".")[2]](rng))])
 
 
@@ -297,7 +320,7 @@ ODD_FILES = {"png": odd_image, "wav": odd_sound}
 
 
 def odd_whole(data: bytes, rng: np.random.Generator) -> bytes:
-    """Replace one file of a tar by one of the same content, written as few programs do; files of other kinds stay."""
+    """Replace one image or audio file of a tar by a valid file of unusual form with the same content."""
 
     def odd(one: Member) -> list[Member]:
         make = ODD_FILES.get(one[0].name.rpartition(".")[2])
@@ -307,7 +330,7 @@ def odd_whole(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def linked(data: bytes, rng: np.random.Generator) -> bytes:
-    """Replace one file of a tar by a link, as tar does with a file that it has already."""
+    """Replace one file of a tar by a link, as tar does if it contains the file already."""
 
     def link(one: Member) -> list[Member]:
         info = tarfile.TarInfo(one[0].name)
@@ -318,7 +341,7 @@ def linked(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def dotted(data: bytes, rng: np.random.Generator) -> bytes:
-    """Give one file of a tar a name with one more dot."""
+    """Insert a dot into the name of one file of a tar."""
 
     def rename(one: Member) -> list[Member]:
         stem, _, kind = one[0].name.rpartition(".")
@@ -329,11 +352,12 @@ def dotted(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def compressed(data: bytes, rng: np.random.Generator) -> bytes:
+    """Compress the file."""
     return gzip.compress(data) if rng.random() < 0.5 else bz2.compress(data)
 
 
 def odd_members(data: bytes, rng: np.random.Generator) -> bytes:
-    """Repeat one file of a tar, and add members that are not files and have a strange name."""
+    """Repeat one file of a tar, and add members with strange names that are not files."""
     odd = []
     for name, kind in (("../../up.txt", tarfile.SYMTYPE), ("dir", tarfile.DIRTYPE), ("a/" * 2000, tarfile.FIFOTYPE)):
         info = tarfile.TarInfo(name)
@@ -353,7 +377,7 @@ SAME |= {odd_whole, odd_image}
 
 
 def foreign(data: bytes, rng: np.random.Generator) -> bytes:
-    """Weights under other names, or some of them left out; of another file nothing but noise."""
+    """Rename weights or remove some of them; replace other files by noise."""
     from safetensors.torch import load, save
 
     if data[8:9] != b"{":
@@ -367,7 +391,7 @@ def foreign(data: bytes, rng: np.random.Generator) -> bytes:
 MODEL: list[Damage] = [*ANY, foreign, foreign]
 
 
-# ---- settings beside weights
+# ---- settings next to weights
 
 SETTINGS: dict[str, list[Any]] = {
     "max_seq_length": [1, 3, 6, 64, 4096],
@@ -391,7 +415,7 @@ SETTINGS: dict[str, list[Any]] = {
     "module_input_name": ["token_embeddings"],
     "activation_function": ["torch.nn.modules.activation.ReLU", "os.system"],
 }
-"""Settings of a sentence-transformers folder, and values that others than ours have."""
+"""Settings of a sentence-transformers folder, with values that occur in other folders."""
 
 
 def other_settings(data: bytes, rng: np.random.Generator) -> bytes:

@@ -6,9 +6,9 @@ told        an error that names the file
 skipped     bad samples were counted, the others are unchanged
 same        nothing is missing, nothing has changed
 unknowable  the content has changed, and neither the format nor a manifest has a checksum of it (a letter in a text)
-silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it; or a
-            table is not read as before, although only its form has changed; or something is read that is no text; or
-            damage that shows was not noticed, or a whole file was refused
+silent      samples or words are lost, or weights are random, without a message; or a checksum would have shown it; or a
+            table with a different form gives other rows; or a value that is not a text is read; or visible damage was not
+            noticed, or a valid file was refused
 crash       another exception, an error that names no file, or the end of the process
 hang        more than two minutes; the first case of a process includes making the inputs
 memory      more than 1 GiB above what the process had
@@ -50,7 +50,7 @@ from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, 
 from benchmarks.timer import forget_peak, resident
 from multicse.data.errors import DecodeError
 from multicse.data.pack import UNUSABLE, folder_files
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import LeftOut, Output, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
@@ -64,16 +64,16 @@ from multicse.trainers.engine.cluster import quiet
 SECONDS, MEGABYTES = 120, 1024
 BAD = ("silent", "crash", "hang", "memory")
 OPEN_ENDED = ("word vectors, txt", "table, jsonl", "table, csv", "table, tsv", "table, txt", "checkpoint")
-"""Targets in which nothing says how many items they have."""
+"""Targets without a record of the number of items."""
 WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "in", "on", "park", "street", "red"]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a reader got out of an input."""
+    """Content that a reader has read from an input."""
 
     items: dict[str, str]
-    """Samples, words, tensors by their names: a hash of each."""
+    """Hashes of samples, words or tensors by name."""
     bad: int = 0
     """Samples that were skipped and counted."""
     random: bool = False
@@ -86,17 +86,17 @@ class Target:
 
     name: str
     make: Callable[[Path], None]
-    """Writes it into a folder."""
+    """Function that writes the input into a folder."""
     read: Callable[[Path], Found]
     damage: tuple[tuple[str, list[Damage]], ...]
-    """File patterns, and what may be done to such a file."""
+    """File patterns, and possible damage of the files."""
     checksum: bool = False
     """Whether a change of any byte must be noticed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a damaged input."""
+    """Outcome of a damaged input."""
 
     number: int
     target: str
@@ -153,6 +153,13 @@ KINDS: dict[str, tuple[StreamConfig, dict[str, Callable[[np.random.Generator], b
 
 
 def make_shards(folder: Path, kind: str, manifest: bool) -> None:
+    """Pack 24 samples into two shards.
+
+    Args:
+        folder: Folder of the shards.
+        kind: Kind of the samples, a key of `KINDS`.
+        manifest: Keep `dataset.json`.
+    """
     rng = np.random.default_rng(0)
     samples = (UnpackedSample({name: make(rng) for name, make in KINDS[kind][1].items()}) for _ in range(24))
     pack(samples, Output(folder, kind, shard_size=12))
@@ -161,9 +168,14 @@ def make_shards(folder: Path, kind: str, manifest: bool) -> None:
 
 
 def read_shards(folder: Path, kind: str) -> Found:
-    """Read every sample as its stream makes a row of it."""
+    """Read every sample as a row of its stream.
+
+    Args:
+        folder: Folder of the shards or table.
+        kind: Kind of the samples, a key of `KINDS`.
+    """
     items, bad = {}, 0
-    texts = folder / "t.txt"  # of a folder texts are never taken
+    texts = folder / "t.txt"  # which is not read as a part of a folder
     for shard in ShardSet.open(str(texts if texts.exists() else folder)).shards:
         for sample in read(shard, range(shard.samples)):
             try:
@@ -179,7 +191,7 @@ def read_shards(folder: Path, kind: str) -> Found:
 
 
 def make_folder(folder: Path) -> None:
-    """Write images in two class folders, one of which is a link, and what is found beside images."""
+    """Write images in two class folders (one is a link), and files that occur next to images."""
     rng = np.random.default_rng(0)
     for place in ("photos/dog", "store/cat"):
         (folder / place).mkdir(parents=True)
@@ -193,18 +205,19 @@ def make_folder(folder: Path) -> None:
 
 
 def read_folder(folder: Path) -> Found:
-    """Read the images as packing does that leaves out what it cannot use."""
+    """Read the images as packing does with ``--missing skip``."""
     items, bad = {}, 0
     for draft in folder_files(folder / "photos", decode.IMAGES, "skip"):
         if isinstance(draft, UnpackedSample) and draft.file is not None:
             picture = decode.image((folder / "photos" / draft.file).read_bytes(), draft.file)
             items[f"{draft.label}/{draft.file}"] = _hash(np.asarray(picture))
         else:
-            bad += draft is not None and not isinstance(draft, UnpackedSample) and draft.why in UNUSABLE
+            bad += isinstance(draft, LeftOut) and draft.why in UNUSABLE
     return Found(items, bad)
 
 
 def make_table(folder: Path, form: str) -> None:
+    """Write a table of 24 texts and numbers into a folder, in the form of this ending."""
     rng = np.random.default_rng(0)
     table = pa.table({"txt": [_sentence(rng) for _ in range(24)], "number": list(range(24))})
     if form == "parquet":
@@ -225,6 +238,7 @@ def make_table(folder: Path, form: str) -> None:
 
 
 def make_vectors(folder: Path, form: str) -> None:
+    """Write word vectors into a folder, in the form of this ending."""
     table = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)
     head = b"" if form == "txt" else b"%d 5\n" % len(table)
     if form == "folder":
@@ -242,6 +256,7 @@ def make_vectors(folder: Path, form: str) -> None:
 
 
 def read_vectors(folder: Path, form: str) -> Found:
+    """Read word vectors of `make_vectors`."""
     from multicse.data.word_vectors import open_vectors
 
     found = open_vectors(folder / ("v" if form == "folder" else f"v.{form}"))
@@ -249,6 +264,7 @@ def read_vectors(folder: Path, form: str) -> Found:
 
 
 def make_model(folder: Path) -> None:
+    """Write a small BERT."""
     import torch
     from transformers import BertConfig, BertModel
 
@@ -263,6 +279,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_sentence_model(folder: Path) -> None:
+    """Write a sentence-transformers folder with prompts, head and normalisation."""
     from multicse.models.pooling import Head
     from multicse.models.st_modules import Conventions
     from multicse.models.text_encoder import TextEncoder
@@ -276,7 +293,13 @@ def make_sentence_model(folder: Path) -> None:
 
 
 def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") -> Found:
-    """Read the embeddings of some words, as evaluation and as training load the model."""
+    """Read the embeddings of some words, from the model in evaluation and in training.
+
+    Args:
+        folder: Folder that contains the model.
+        name: Name of the model's folder.
+        pooling: Pooling. If None, the folder specifies it.
+    """
     from multicse.evaluation.load import load_model
     from multicse.evaluation.task import EvaluationError, embed
     from multicse.models.text_encoder import TextEncoder
@@ -284,7 +307,7 @@ def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") 
     place = str(folder / name)
     try:
         once, again = (embed(load_model(place, pooling=pooling, device="cpu"), WORDS) for _ in range(2))
-    except EvaluationError as error:  # of embeddings that are not finite, for example, without the name of the model
+    except EvaluationError as error:  # for example for embeddings that are not finite, without the name of the model
         raise EvaluationError(f"{place}: {error}") from None
     encoder = TextEncoder.from_pretrained(place, pooling).eval()  # type: ignore[arg-type]  # mean, or the folder's own
     tokens = encoder.tokenize(WORDS)
@@ -312,10 +335,12 @@ def _recipe() -> Any:
 
 
 def make_recipe(folder: Path) -> None:
+    """Write a recipe."""
     (folder / "recipe.json").write_text(_recipe().to_json())
 
 
 def read_recipe(folder: Path) -> Found:
+    """Read a recipe."""
     from multicse.trainers.recipe import Recipe
 
     flat = Recipe.from_json((folder / "recipe.json").read_bytes().decode("utf-8", "replace")).flat()
@@ -323,6 +348,7 @@ def read_recipe(folder: Path) -> Found:
 
 
 def make_checkpoint(folder: Path) -> None:
+    """Write a checkpoint."""
     import torch
     from safetensors.torch import save_file
 
@@ -336,6 +362,7 @@ def make_checkpoint(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path) -> Found:
+    """Read weights and state of a checkpoint."""
     from multicse.trainers.engine.checkpoint import load_method, read_state
 
     weights = load_method(folder / "checkpoint").state_dict()
@@ -371,7 +398,12 @@ TARGETS = list(_targets())
 
 
 def attempt(number: int, place: Path) -> Outcome:
-    """Run the case of a number, which depends on nothing else. `place` is a folder for files."""
+    """Run a case.
+
+    Args:
+        number: Number of the case, which determines target and damage.
+        place: Folder for files.
+    """
     rng = np.random.default_rng([7, number])
     target = TARGETS[number % len(TARGETS)]
     whole, before = _whole(number % len(TARGETS), place)
@@ -394,7 +426,7 @@ def attempt(number: int, place: Path) -> Outcome:
 
 @cache
 def _whole(number: int, place: Path) -> tuple[Path, Found]:
-    """Make the input of a target once, and read it before it is damaged."""
+    """Write the input of a target once, and read it before it is damaged."""
     folder = place / f"whole-{number}"
     folder.mkdir()
     TARGETS[number].make(folder)
@@ -438,7 +470,12 @@ def _prepare(place: str) -> None:
 
 
 def outcomes(first: int, runs: int) -> Iterator[Outcome]:
-    """Run each case in a child process, which is started again if it dies or does not answer."""
+    """Run each case in a child process, which is restarted if it dies or does not answer.
+
+    Args:
+        first: Number of the first case.
+        runs: Number of cases.
+    """
     number, end = first, first + runs
     while number < end:
         with tempfile.TemporaryDirectory() as place:
@@ -457,7 +494,12 @@ def outcomes(first: int, runs: int) -> Iterator[Outcome]:
 
 
 def main(runs: int = 3000, first: int = 0) -> int:
-    """Print a table of outcomes by target, and the bad outcomes."""
+    """Print a table of outcomes by target, and the bad outcomes.
+
+    Args:
+        runs: Number of cases.
+        first: Number of the first case.
+    """
     kinds = ["told", "skipped", "same", "unknowable", *BAD]
     table: dict[str, Counter[str]] = {target.name: Counter() for target in TARGETS}
     for outcome in outcomes(first, runs):

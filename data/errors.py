@@ -1,4 +1,4 @@
-"""What goes wrong with the bytes that a stream reads, how a wrong name is answered, and how a command ends."""
+"""Errors of inputs, suggestions for wrong names, and the end of commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 LONGEST = 4000
-"""Characters of a message; what a damaged sample holds may be longer."""
+"""Characters of a message; the content of a damaged sample may be longer."""
 
 
 _USER = re.compile(r"(?<=://)[^/@\s'\"]*:[^/@\s'\"]*@|(?<=http://)[^/@\s'\"]+@|(?<=https://)[^/@\s'\"]+@")
@@ -22,56 +22,68 @@ _SECRET = re.compile(
     r"|googleaccessid|policy|expires|se|sp|sv|sr|st|spr|sdd|sip)=)(?:(?!::)[^&#\s'\"])+",
     re.IGNORECASE,
 )
-"""Names that the signed URLs of S3, Google, Azure, Alibaba and Tencent give to what signs them, and names of secrets."""
+"""Query parameters with signatures in URLs of S3, Google, Azure, Alibaba and Tencent, and names of secrets."""
 HIDDEN = "***"
 
 
 def redacted(text: str) -> str:
-    """A text, or a URL, in which ``user:password@`` of every URL and the values that sign a query are ``***``."""
+    """Return a text in which ``user:password@`` and the signatures of every URL are replaced by ``***``."""
     return _SECRET.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)) if "://" in text else text
 
 
 def public(values: Mapping[str, object]) -> dict[str, str]:
-    """The same names with redacted texts."""
+    """Return the values as redacted texts, by name."""
     return {name: redacted(str(value)) for name, value in values.items()}
 
 
 class DataError(ValueError):
-    """Shards, samples, files or fields that cannot be used; the text names what was found and what is allowed.
+    """Shards, samples, files or fields that cannot be used; the text names the value that was found and the remedy.
 
-    Passwords and signatures of URLs do not appear in it: it is printed and logged.
+    Passwords and signatures of URLs are removed, since the text is printed and logged.
     """
 
     def __init__(self, text: object) -> None:
-        # Ray makes one of an error; names of damaged samples may hold anything.
+        # An object, since Ray copies errors; names of damaged samples may contain any character.
         text = str(text).encode("utf-8", "backslashreplace").decode()
         super().__init__(redacted(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"))
 
 
 class DecodeError(DataError):
-    """One sample that cannot be used; the text names it, what is wrong with it and what is allowed."""
+    """Sample that cannot be used; the text names the sample, the cause and the remedy."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'sts12'?``, with a space before it, or nothing when no known name is near; case is ignored."""
+    """Return `` Did you mean 'sts12'?``, with a space before it, or an empty text if no known name is similar.
+
+    Args:
+        name: Unknown name; case is ignored.
+        known: Known names.
+    """
     by_lower = {item.lower(): item for item in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
-def command(name: str, room: str = "pipelines") -> str:
-    """Return what starts a script of a room: ``python pipelines/pack.py`` where it stands beside the package, as in a clone
-    and in the copy that a job runs in, and ``multicse pack`` where MultiCSE is installed."""
-    script = f"{room}/{name}.py"
+def command(name: str, package: str = "pipelines") -> str:
+    """Return the command that starts a script.
+
+    It is ``python pipelines/pack.py`` if the script exists next to the package, as in a clone and in the copy of a job, and
+    ``multicse pack`` if MultiCSE is installed.
+
+    Args:
+        name: Script without ending.
+        package: Package of the script.
+    """
+    script = f"{package}/{name}.py"
     return f"python {script}" if (Path(__file__).parents[2] / script).is_file() else f"multicse {name}"
 
 
 @contextlib.contextmanager
 def handle_interrupt() -> Iterator[None]:
-    """End an interrupted command without a traceback, after Ctrl-C with code 130.
+    """End an interrupted command without a traceback, with exit code 130 after Ctrl-C.
 
-    If the process that reads its standard output stops reading, as ``head`` does, the code is 1, without a message.
-    Everything that is printed inside is written before the end.
+    If the process that reads its standard output stops reading, as ``head`` does, the exit code is 1, without a message.
+    All printed text is written before the end.
     """
     try:
         try:
@@ -82,7 +94,7 @@ def handle_interrupt() -> Iterator[None]:
         print("\ninterrupted", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the text that Python flushes at its end
         sys.exit(1)
 
 

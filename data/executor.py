@@ -1,8 +1,8 @@
 """Ray Data executes the reading plans of a training process, in an actor next to it.
 
-Ray Data's scheduling loop holds the interpreter lock for milliseconds at every turn. In the training process these would be
-missing between the launches of a step; in an actor they only compete for a core. The actor serves all streams of its process
-and ends with the last of them.
+Ray Data's scheduling loop holds the interpreter lock for milliseconds in every iteration, which would delay the kernel
+launches of a training step; in an actor it only competes for a core. The actor serves all streams of its process and ends
+with the last of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multicse.data.order import Window
 from multicse.data.window import Chunk, ReaderLost, WindowReader
 
 NICE = 10
-"""Added to the niceness of reading processes: training comes first where cores are short."""
+"""Added to the niceness of reading processes, so that training has priority if cores are scarce."""
 
 
 class Limits(NamedTuple):
@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     cpus: float
     """Logical CPUs of one reading task."""
     read_ahead: int
-    """Windows that are read, being read or scheduled beyond the one that the trainer is at."""
+    """Windows that are read, being read or scheduled beyond the trainer's window."""
     readers: int
     """Reading tasks at once while the trainer waits for data."""
     store_share: float
@@ -41,17 +41,27 @@ class Executor:
     """Actor that runs reading plans with Ray Data, each in a thread of its own."""
 
     def __init__(self) -> None:
-        from multicse.data import pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
+        from multicse.data import pacing  # noqa: F401  # imports Ray Data, which takes a second, before the first plan
 
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
         self._stopped: set[str] = set()
 
     def stop(self, name: str) -> None:
-        """End the plan of this name. Without its consumer it would be read to its end, since nothing holds it back."""
+        """End the plan of this name, which would otherwise be read to its end without its consumer."""
         self._stopped.add(name)
 
     def blocks(self, name: str, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
-        """Yield a reference to every block of a plan, in order, each in a list so that the block itself does not travel."""
+        """Read a plan.
+
+        Args:
+            name: Name of the plan, for `stop`.
+            reader: Reader of the stream.
+            plan: Windows to read.
+            limits: Resources that the plan may use.
+
+        Yields:
+            A reference to every block in order, in a list so that Ray does not send the block itself.
+        """
         from multicse.data.pacing import Progress, forget
 
         progress = Progress(limits.read_ahead, limits.readers)
@@ -122,7 +132,7 @@ def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
         window: Window to read.
 
     Yields:
-        One block for every chunk of the window.
+        One block per chunk of the window.
     """
     _yield_cores()
     reader = reader if isinstance(reader, WindowReader) else _fetched(reader)
@@ -146,14 +156,14 @@ def _fetched(reference: Any) -> WindowReader:
 
 
 class _Shared:
-    """The actor of this process and how many streams use it."""
+    """Actor of this process, and the number of streams that use it."""
 
     def __init__(self) -> None:
         self._lock, self._users = threading.Lock(), 0
         self._actor: Any = None
 
     def join(self) -> Any:
-        """Return the actor, started where there is none."""
+        """Return the actor, which is started if it does not exist."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -166,11 +176,16 @@ class _Shared:
             return self._actor
 
     def leave(self, actor: Any, lost: bool = False) -> None:
-        """Give the actor back. The last user ends its process, and with it the reading tasks that it owns."""
+        """Release the actor. The last user ends its process, and with it the reading tasks that it owns.
+
+        Args:
+            actor: Actor that `join` returned.
+            lost: The actor does not exist any more.
+        """
         import ray
 
         with self._lock:
-            if actor is not self._actor:  # another user has found it lost
+            if actor is not self._actor:  # another user has noticed its loss
                 return
             self._users -= 1
             if lost or not self._users:
@@ -183,7 +198,7 @@ _shared = _Shared()
 
 @contextlib.contextmanager
 def started() -> Iterator[None]:
-    """Keep the actor of this process during the body: it starts while the process prepares what reading does not need."""
+    """Keep the actor of this process during the body, so that it starts while the process prepares the model."""
     actor = _shared.join()
     try:
         yield
@@ -203,7 +218,7 @@ def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> 
         Chunks in the order of the plan.
 
     Raises:
-        ReaderLost: If the actor or blocks that it owned are gone. The rest of the plan can be read again.
+        ReaderLost: If the actor or blocks that it owned are lost. The rest of the plan can be read again.
     """
     import ray
 

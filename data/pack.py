@@ -1,4 +1,4 @@
-"""Texts, tables, pictures and sounds -> the drafts of samples, which `data/shard_writer.py` packs into shards."""
+"""Drafts of samples from texts, tables, images and audio files, which `data/shard_writer.py` packs into shards."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from multicse.data.errors import DataError, DecodeError, command, did_you_mean
 from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
 from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import read_lines, read_table
+from multicse.data.text_files import Blank, read_lines, read_table
 from multicse.data.texts import text_of
 
 Missing = Literal["raise", "skip"]
 PART = 2**17
 """Rows of a table that a process reads at a time."""
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
-"""Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
+"""Files and folders that Windows, macOS and network drives leave among images, in small letters."""
+BLANK, EMPTY = "blank line", "text, captions or class are empty"
+"""Why lines and rows are left out."""
 UNUSABLE = ("missing", "cannot be decoded")
-"""Why files are left out that were meant to be samples."""
+"""Why files that should be samples are left out."""
 
 
 # ---------------------------------------------------------------------------------------------------------- rows of tables
@@ -37,18 +39,31 @@ def named_rows(
     columns: Sequence[str],
     where: Mapping[str, str] | None = None,
     part: tuple[int, int | None] = (0, None),
+    blank: Blank | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
+    """Yield number and content of the rows of a table or manifest, checked for `columns`.
 
-    Only rows with the values of `where`. Raises as `table_rows`.
-    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
+    Args:
+        path: Table or manifest.
+        columns: Columns that every row must have.
+        where: Only rows with these values are yielded.
+        part: First row, and the row after the last, of a table that `data/tables.py` reads: Parquet, Arrow, URLs.
+        blank: Blank lines are added to it.
+
+    Yields:
+        Number of the row (of text tables its line, of others counted from 0), and its columns by name.
+
+    Raises:
+        DataError: As `table_rows`.
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
     if _has_random_access(path):
         rows = tables.rows(str(path), *part)
+        if blank is not None and not part[0]:
+            blank.lines, blank.first = tables.blank(str(path))
     elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
-        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted))
+        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted, left_out=blank))
     else:
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
     for number, row in rows:
@@ -61,19 +76,23 @@ def named_rows(
 
 
 def _has_random_access(path: Path | str) -> bool:
-    """Return whether `data/tables.py` reads a table, which finds rows by number; else it is read from its beginning."""
+    """Return whether `data/tables.py` reads a table by row numbers. Otherwise it is read from its start."""
     return table_kind(str(path)) in ("parquet", "arrow") or "://" in str(path) or bool(options_of(str(path)))
 
 
 def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
-    """The files of a table that `--streams.NAME.shards` would name, and parts of large ones (`PART`): first row, stop.
+    """Return the files of a table with the parts of them that are read together: first row, and the row after the last.
 
-    Raises DataError where there is none.
+    Args:
+        source: Files, as `--streams.NAME.shards` names them.
+
+    Raises:
+        DataError: If there are no files, or no rows in them.
     """
     parts: list[tuple[str, tuple[int, int | None]]] = []
     for file in expand(source)[0]:
         ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
-        parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
+        parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is None
     if not parts:
         raise DataError(f"{source}: the table has no rows; give another")
     return parts
@@ -83,7 +102,11 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
 
 
 def files_of(source: Path, root: Path | None = None) -> Path:
-    """Return the folder with the files of a source: itself if it is one; of a manifest `root`, or else its own folder.
+    """Return the folder that contains the files of a source.
+
+    Args:
+        source: Folder, which is returned, or manifest.
+        root: Folder with the files of a manifest. Default: the folder of the manifest.
 
     Raises:
         DataError: If the source does not exist, or `root` is not a folder.
@@ -96,34 +119,41 @@ def files_of(source: Path, root: Path | None = None) -> Path:
     return place
 
 
-def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
-    """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
+def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | LeftOut]:
+    """Yield the sentences of text files, one per line, as samples with the field `txt`. Blank lines are left out.
 
     Raises:
-        DataError: see `read_lines`; a text that streams refuse (`text_of`), a table or JSON lines, or no sentence in any of
-            them.
+        DataError: As `read_lines` and `text_of`, and if a file is a table or JSON lines, or no file contains a sentence.
     """
     empty = True
     for path in paths:
-        first = True
-        for number, line in read_lines(path, blank=True):
+        first, blank = True, Blank()
+        for number, line in read_lines(path, left_out=blank):
             text = line.strip()
-            if first and text:
+            if first:
                 if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
                     raise DataError(
-                        f"{path} is a table, not a sentence a line; use: "
+                        f"{path} is a table, not a text with one sentence per line; use: "
                         f"{command('pack')} table {shlex.quote(str(path))} --columns COLUMN"
                     )
                 first = False
-            text = text_of(text, f"{path}, line {number}")
-            yield UnpackedSample({"txt": text.encode()}) if text else None
-            empty = empty and not text
+                empty = False
+            yield from _blank(path, blank)
+            yield UnpackedSample({"txt": text_of(text, f"{path}, line {number}").encode()})
+        yield from _blank(path, blank)
     if empty:
-        raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
+        raise DataError(f"{' '.join(map(str, paths))}: only blank lines; a text with one sentence per line is needed")
+
+
+def _blank(path: Path | str, blank: Blank) -> Iterator[LeftOut]:
+    """Yield the blank lines that were left out since the last call."""
+    if blank.lines:
+        yield LeftOut(BLANK, f"{path}, line {blank.first}", blank.lines)
+        blank.lines = 0
 
 
 def _is_record(line: str) -> bool:
-    """Whether a line is one of JSON lines, and no sentence."""
+    """Return whether a line is an object of JSON, and not a sentence."""
     try:
         return line.startswith("{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -138,49 +168,51 @@ def table_rows(
     where: Mapping[str, str] | None = None,
     keep_empty: bool = False,
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[UnpackedSample | None]:
-    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
-    `json`, an object of texts.
+) -> Iterator[UnpackedSample | LeftOut]:
+    """Yield the rows of a table as samples: one column becomes the field `txt`, several become the field `json`.
 
-    A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
+    Rows in which one of the columns is empty, and blank lines, are left out.
 
     Args:
-        path: a table; of a CSV or TSV the first line names the columns. Nested columns have dotted names: `answer.text`.
-        columns: the texts, in the order in which they are kept: (sent0, sent1, hard_neg).
-        label: column with the name of the class.
-        where: only rows with these values.
-        keep_empty: keep rows with some empty text, which a stream must be told to take (`TextStream.keep_empty`).
-        part: see `named_rows`.
+        path: CSV, TSV, JSON lines (also ``.gz``), Parquet or Arrow. Nested columns have dotted names: ``answer.text``.
+        columns: Columns with the texts, in the order in which they are stored: (sent0, sent1, hard_neg).
+        label: Column with the name of the class.
+        where: Only rows with these values become samples.
+        keep_empty: Leave out only rows in which all texts are empty. Streams read the others with
+            `TextStream.keep_empty`.
+        part: As in `named_rows`.
 
     Raises:
-        DataError: missing or damaged file, unknown column, a row of another length, a value that is no text (`text_of`).
+        DataError: If the file does not exist or is damaged, a column does not exist, a row has another length, or a value
+            is not a text (`text_of`).
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
-    wanted = [*columns, *([label] if label else [])]
-    for number, row in named_rows(path, wanted, where, part):
+    wanted, blank = [*columns, *([label] if label else [])], Blank()
+    for number, row in named_rows(path, wanted, where, part, blank):
         texts = {name: text_of(row[name], f"{path}, row {number}, {name}").strip() for name in columns}
         name = _name(row[label], f"{path}, row {number}, {label}") if label else None
         usable = any(texts.values()) if keep_empty else all(texts.values())
         if not usable or name == "":
-            yield None
+            yield LeftOut(EMPTY, f"{path}, row {number}")
         elif len(columns) == 1:
             yield UnpackedSample({"txt": texts[columns[0]].encode()}, label=name)
         else:
             yield UnpackedSample({"json": _json(texts)}, label=name)
+    yield from _blank(path, blank)
 
 
-def folder_files(
-    folder: Path, extensions: Sequence[str], missing: Missing = "raise"
-) -> Iterator[UnpackedSample | LeftOut | None]:
-    """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
+def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | LeftOut]:
+    """Yield the files below a folder as samples, sorted by path. The subfolders are the classes.
 
-    Sorted by path, so that every machine finds the same order. What `files_below` passes over is left out; with `missing`
-    "skip" also a file of another kind, or one that cannot be decoded.
+    Args:
+        folder: Folder of class folders, or of files without classes.
+        extensions: Allowed kinds of files.
+        missing: "skip" leaves out files of other kinds and files that cannot be decoded.
 
     Raises:
-        DataError: a file of another kind, one that cannot be decoded, files both in subfolders and beside them, or
-            subfolders that are splits.
+        DataError: If a file is of another kind or cannot be decoded, files are next to class folders, or subfolders are
+            splits.
     """
     found, left_out = files_below(folder)
     yield from left_out
@@ -192,8 +224,8 @@ def folder_files(
     outside = [path for path in found if len(path.parts) == 1]
     if outside and len(outside) < len(found):
         raise DataError(
-            f"{folder}: {outside[0]} lies beside the class folders ({len(outside)} such files); "
-            "put it into one or take it away"
+            f"{folder}: {outside[0]} is next to the class folders ({len(outside)} such files); "
+            "move it into one, or remove it"
         )
     tops = sorted({path.parts[0] for path in found} - {str(path) for path in outside})
     splits = [name for name in tops if name.lower() in SPLITS]
@@ -207,19 +239,20 @@ def folder_files(
 
 
 def files_below(folder: Path) -> tuple[list[Path], list[LeftOut]]:
-    """Return the files below a folder, relative to it and sorted, and what is passed over.
+    """Return the files below a folder, relative to it and sorted, and the files and folders that are left out.
 
-    Links are followed, to nothing that lies below the folder or above it anyway: every file is found once. Hidden files and
-    folders are passed over, and those that systems put beside pictures (`LITTER`).
+    Links are followed, except to files and folders that are below or above the folder anyway: every file is found once.
+    Hidden files and folders are left out, and the ones in `LITTER`.
 
-    Raises OSError for a folder that cannot be read.
+    Raises:
+        OSError: If a folder cannot be read.
     """
     files: list[Path] = []
     links: list[Path] = []
     left_out: list[LeftOut] = []
     seen = {_identity(place) for place in folder.resolve().parents}
     tops = [folder]
-    for top in tops:  # which grows: linked folders are read after all others
+    for top in tops:  # linked folders are appended, and read after all others
         for place, folders, names in os.walk(top, onerror=_fail):
             here = Path(place)
             if (identity := _identity(here)) in seen:
@@ -247,7 +280,7 @@ def files_below(folder: Path) -> tuple[list[Path], list[LeftOut]]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Return the device and number of a file or folder, to which several paths may lead."""
+    """Return the device and inode of a file or folder, which may have several paths."""
     found = path.stat()
     return found.st_dev, found.st_ino
 
@@ -261,13 +294,13 @@ def _is_of(name: str, extensions: Sequence[str]) -> bool:
 
 
 def _unknown_kind(where: str, extensions: Sequence[str]) -> str:
-    text = f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}"
-    return text + (". A list of files is named in place of their folder, with --file-column" if table_kind(where) else "")
+    text = f"{where} is of an unknown kind; allowed are {', '.join('.' + end for end in extensions)}"
+    return text + (". Name a list of files instead of their folder, with --file-column" if table_kind(where) else "")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a row of a manifest says of a file."""
+    """Row of a manifest: a file with its captions and class."""
 
     row: int
     file: str
@@ -286,32 +319,33 @@ def manifest_files(
     where: Mapping[str, str] | None = None,
     group: bool = False,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | LeftOut | None]:
-    """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
+) -> Iterator[UnpackedSample | LeftOut]:
+    """Yield the files that a manifest names as samples, with captions and class.
 
-    One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
-    or grouped ones, become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
+    One caption column of a CSV or TSV becomes the field `txt`. Several columns, columns of JSON lines (texts or lists of
+    texts) and grouped captions become the field `json`: ``{"captions": [...]}``. Rows with empty captions or an empty class
+    are left out.
 
     Args:
-        path: the manifest.
-        extensions: kinds of files that are allowed.
-        files: the folder where they lie.
-        file: column with the path below `files`, or a pattern of columns: ``{ytid}.wav``, ``fold{fold}/{name}``.
-        captions: columns with captions.
-        label: column with the name of the class.
-        where: only rows with these values.
-        group: rows that name the same file are one sample with the captions of all of them, where the first stands.
-        missing: "skip" gives None for a file that is not there (videos that no longer exist) or cannot be decoded.
+        path: CSV, TSV or JSON lines (also ``.gz``).
+        extensions: Allowed kinds of files.
+        files: Folder with the files.
+        file: Column with the path below `files`, or a pattern of columns: ``{ytid}.wav``, ``fold{fold}/{name}``.
+        captions: Columns with captions.
+        label: Column with the name of the class.
+        where: Only rows with these values become samples.
+        group: Make one sample of all rows that name the same file, at the position of the first, with all captions.
+        missing: "skip" leaves out files that do not exist (deleted videos), are of other kinds or cannot be decoded.
 
     Raises:
-        DataError: as `table_rows`, a file that is missing, of another kind or cannot be decoded, named with its row, or
-            grouped rows of different classes.
+        DataError: As `table_rows`; if a file does not exist, is of another kind or cannot be decoded; and if grouped rows
+            have different classes.
     """
     parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
-    wanted = [*parts[1::2], *captions, *([label] if label else [])]
+    wanted, blank = [*parts[1::2], *captions, *([label] if label else [])], Blank()
 
     def read() -> Iterator[Entry]:
-        for number, row in named_rows(path, wanted, where):
+        for number, row in named_rows(path, wanted, where, blank=blank):
             place = f"{path}, row {number}"
             name = "".join(_name(row[part], f"{place}, {part}") if i % 2 else part for i, part in enumerate(parts))
             texts = tuple(text for column in captions for text in _captions(row[column], f"{place}, {column}"))
@@ -321,6 +355,7 @@ def manifest_files(
     one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
+    yield from _blank(path, blank)
 
 
 def named_files(
@@ -331,15 +366,23 @@ def named_files(
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
-) -> Iterator[UnpackedSample | LeftOut | None]:
-    """The samples of the files that `entries` of the manifest `source` name, in their order.
+) -> Iterator[UnpackedSample | LeftOut]:
+    """Yield the files that the entries of a manifest name as samples, in their order.
 
-    Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
-    with the class "" does. All else is as `manifest_files` says.
+    Args:
+        entries: Entries; one with an empty class, or without captions if `captions` is given, is left out.
+        source: Name of the manifest, for messages.
+        extensions: As in `manifest_files`.
+        files: As in `manifest_files`.
+        captions: Field of the captions: `txt` contains the first one, `json` all of them.
+        missing: As in `manifest_files`.
+
+    Raises:
+        DataError: If a file does not exist, is of another kind or cannot be decoded.
     """
     for entry in entries:
         if entry.label == "" or (captions and not entry.captions):
-            yield None
+            yield LeftOut(EMPTY, f"{source}, row {entry.row}")
             continue
         if fault := _fault(entry, source, extensions, files):
             left_out, text = fault
@@ -350,13 +393,13 @@ def named_files(
         fields: dict[str, bytes] = {}
         if captions:
             fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
-        # Where the sample came from, in letters that no tar reader takes apart.
+        # The path of the file, in letters at which no tar reader splits.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.file[: entry.file.rindex(".")])
         yield UnpackedSample(fields, entry.file, entry.label, f"{entry.row:08d}-{stem[-60:]}")
 
 
 def _fault(entry: Entry, source: str, extensions: Sequence[str], files: Path) -> tuple[LeftOut, str] | None:
-    """Return why the file of an entry cannot be used, for the list of what is left out and for an error; None if it can."""
+    """Return why the file of an entry cannot be used, for `left_out` and as an error message; None if it can be used."""
     where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
     if not _is_of(entry.file, extensions):
         return LeftOut("of another kind", entry.file), _unknown_kind(where, extensions)
@@ -375,7 +418,7 @@ def _fault(entry: Entry, source: str, extensions: Sequence[str], files: Path) ->
 
 
 def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
-    """One entry per file; it holds the texts of the manifest in memory."""
+    """Return one entry per file. The texts of the manifest are kept in memory."""
     found: dict[str, Entry] = {}
     for entry in entries:
         first = found.setdefault(entry.file, entry)
@@ -395,7 +438,7 @@ def _captions(value: Any, place: str) -> list[str]:
 
 
 def _name(value: Any, place: str) -> str:
-    """A cell that names a class or a file; of a class, a truth value as well."""
+    """Return the name of a class or file in a cell. A class may be a truth value."""
     return str(value) if isinstance(value, bool) else text_of(value, place).strip()
 
 

@@ -1,4 +1,4 @@
-"""Reading from stores on other machines: what fails for a while is tried again, everything else is a DataError."""
+"""Reading from remote stores: temporary errors are retried, all other errors become DataError."""
 
 from __future__ import annotations
 
@@ -15,34 +15,36 @@ from multicse.data.errors import HIDDEN, DataError, redacted
 log = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE = 4, 1.0
-"""Tries of a read that fails, and seconds before the second one, twice as many before each further one."""
+"""Attempts of a read, and seconds before the second attempt, which double before each further one."""
 _DAMAGE = (pa.ArrowException, IndexError, UnicodeError)
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, ImportError, *_DAMAGE)
 _T = TypeVar("_T")
 
 
 class StoreError(DataError):
-    """A store that does not answer. It says nothing of the samples in it."""
+    """Store that does not answer. Its samples may be complete."""
 
 
 class Denied(StoreError):
-    """A store that wants other credentials."""
+    """Store that requires other credentials."""
 
 
 def is_remote(url: str) -> bool:
-    """Return whether a URL is of another machine's store."""
+    """Return whether a URL belongs to a remote store."""
     return urlsplit(url).scheme not in ("", "file", "local")
 
 
 def call_storage(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, which reads from `url`. It is called again while the store of another machine fails.
+    """Return the result of `act`, which reads from `url` and is called again if a remote store fails.
 
-    So `act` should be a whole read: a listing, the headers of a shard, the samples of a window.
+    Args:
+        url: URL or path.
+        act: Complete read: a listing, the headers of a shard, the samples of a window.
 
     Raises:
-        StoreError: If another machine's store does not answer, or denies access.
-        FileNotFoundError, NotADirectoryError: If the store says so; of this machine's files every error of `act`.
-        pa.ArrowException, IndexError, UnicodeError: If what was read is damaged.
+        StoreError: If a remote store does not answer, or denies access.
+        FileNotFoundError, NotADirectoryError: If the store reports it. For local files every error of `act` is raised.
+        pa.ArrowException, IndexError, UnicodeError: If the content is damaged.
     """
     if not is_remote(url):
         return act()
@@ -50,21 +52,22 @@ def call_storage(url: str, act: Callable[[], _T]) -> _T:
         return retry(act)
     except (FileNotFoundError, NotADirectoryError, DataError, *_DAMAGE):
         raise
-    except Exception as error:  # of any package that knows a store
+    except Exception as error:  # of any package for a store
         text = str(error) or type(error).__name__
-        if user := urlsplit(url).netloc.rpartition("@")[0]:  # botocore takes it for a part of the bucket, and says so
+        if user := urlsplit(url).netloc.rpartition("@")[0]:  # botocore reports it as a part of the bucket
             text = text.replace(user, HIDDEN)
         why = f"{url} cannot be read: {text}"
         if _denied(error):
             fix = "give this machine its credentials (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
-            raise Denied(f"{why}; {fix}") from None  # an error's text may be the URL with its password
+            raise Denied(f"{why}; {fix}") from None  # the text may contain the URL with its password
         raise StoreError(f"{why}; check its address and the network, or copy it to this machine") from None
 
 
 def retry(act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, which is called again after errors that may pass, with exponential backoff.
+    """Return the result of `act`, which is called again after temporary errors, with exponential backoff.
 
-    Raises the last error, at once one that stays.
+    Raises:
+        Exception: A permanent error of `act`, or the last temporary one.
     """
     attempt = 0
     while True:
@@ -86,7 +89,7 @@ def _root_cause(error: Exception) -> Exception:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether the store may answer the next time. A package's own errors may pass, Python's are of the network or stay."""
+    """Return whether an error may be temporary: errors of packages and the network are, other Python errors are not."""
     if status := _status(error):
         return status >= 500 or status in (408, 429)
     if isinstance(error, _LASTING):
@@ -99,7 +102,7 @@ def _denied(error: Exception) -> bool:
 
 
 def _status(error: Exception) -> int:
-    """Of HTTP, wherever the packages that know a store put it; 0: none."""
+    """Return the HTTP status of an error of any package for a store, or 0."""
     response = getattr(error, "response", None)
     if isinstance(response, Mapping):  # botocore
         response = response.get("ResponseMetadata", {})

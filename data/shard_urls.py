@@ -1,4 +1,4 @@
-"""Shard URLs: brace ranges, folders and patterns, of any file system that fsspec knows; tars, and tables in their place."""
+"""URLs of shards and tables: brace ranges, folders and patterns, in any file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from multicse.data.remote import Denied, call_storage
 
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
 TABLES = ("parquet", "arrow", *TEXT_TABLES)
-"""Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
+"""Endings of files with rows as samples. In a folder without tars, the files of the first kind are read, never `txt`."""
 SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing")
-"""Words in the names of shards that are not read together, and names of folders that are no classes."""
+"""Words in the names of shards that are not read together, and names of folders that are not classes."""
 STATE, DICT = "state.json", "dataset_dict.json"
-"""Files in which `save_to_disk` of the library datasets lists the files of a data set, and the splits of several."""
+"""Files in which `save_to_disk` of the library datasets lists the files of a data set, and the splits of a dict."""
 UNCOMPRESS = {
     "gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "tbz": "bunzip2", "tbz2": "bunzip2",
     "xz": "unxz", "txz": "unxz", "zst": "unzstd", "tzst": "unzstd",
 }  # fmt: skip
-"""Endings of compressed tars, and the commands that make plain ones of them."""
+"""Endings of compressed tars, and the commands that uncompress them."""
 _COMPRESSED = re.compile(r".+(\.tar\.\w{1,4}|\.t(gz|bz2?|xz|zst))")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
 def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
-    """Shard URLs, one by one and in order, local ones as absolute paths; and the folders that were named as a whole.
+    """Return the URLs of all shards in order, local ones as absolute paths, and the folders that were named.
 
     Args:
-        urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
-            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. Tables may
-            replace tars, with options: `talks.csv#txt=body,separator=;`. `saved#split=test` is a part of a folder that the
-            library datasets saved, `hf://imdb#split=test` what that library finds by this name.
+        urls: Paths or URLs, joined by `::` or as a sequence, with brace ranges (`{000000..000004}`), lists (`{a,b}`), and
+            `*` and `?` in the last part. A folder stands for every `.tar` in it, sorted. Tables may replace tars, with
+            options: `talks.csv#txt=body,separator=;`. `saved#split=test` is a split of a folder that the library datasets
+            saved, `hf://imdb#split=test` a split that this library finds by name.
 
     Raises:
-        DataError: nothing found, a shard missing or named twice, an unknown protocol.
+        DataError: If nothing is found, a shard is missing or named twice, or a protocol is unknown.
     """
     found: list[str] = []
     folders: list[str] = []
     inside, located = cache(_names), cache(_absolute)
 
     def in_listing(part: str) -> str | None:
-        """Return the URL of a shard that the listing of its folder has: one question to the store for all of a range."""
+        """Return the URL of a shard if its folder lists it: one request to the store for a complete range."""
         folder, _, name = part.rpartition("/")
         if not folder.strip("/") or folder.endswith((":", "/")) or not _is_data(name):
             return None
@@ -64,14 +64,14 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
     @cache
     def listing(folder: str) -> dict[str, bool]:
-        """Return what is in a folder; nothing where only its files may be read, which are asked for one by one."""
+        """Return the content of a folder; nothing if it may not be listed, so that its files are requested one by one."""
         try:
             return inside(folder)
         except Denied:
             return {}
 
     def files_in(folder: str, files: Sequence[str]) -> Iterator[str]:
-        """Yield the files, and those of folders that are called like a table, as Spark and Dask write one."""
+        """Yield the files. A folder with the name of a table is replaced by its files: Spark and Dask write such tables."""
         for file in files:
             below = inside(f"{folder}/{file}") if inside(folder).get(file) else None
             yield from [file] if below is None else [f"{file}/{name}" for name in _data_in(below)]
@@ -112,7 +112,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 raise _missing(part, folder, inside(folder))
             found += [f"{folder}/{file}" for file in files]
         if options and (tars := [url for url in found[before:] if not table_kind(url)]):
-            raise DataError(f"shards {named!r}: {options} is for tables, and {tars[0]} is none")
+            raise DataError(f"shards {named!r}: {options} is for tables, and {tars[0]} is not a table")
         found[before:] = [url + options for url in found[before:]]
     if not found:
         raise DataError(
@@ -121,34 +121,34 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     if len(set(found)) < len(found):
         twice = next(url for url, times in Counter(found).items() if times > 1)
         raise DataError(
-            f"shards {urls!r} names {twice} twice; its samples would get the same views twice in a pass. Name it once"
+            f"shards {urls!r} names {twice} twice; its samples would get the same views twice in an epoch. Name it once"
         )
     return found, folders
 
 
 def sizes(urls: str) -> tuple[int, ...]:
-    """How many shards each of the URLs names that `::` joins."""
+    """Return the number of shards of each URL that `::` joins."""
     return tuple(len(expand(piece)[0]) for piece in _pieces([urls]))
 
 
 def absolute(urls: str) -> str:
-    """The same URLs with local paths made absolute: workers run in other folders."""
+    """Return the URLs with absolute local paths, since workers run in other folders."""
     return "::".join(_absolute(place) + options for place, options in map(split_options, _pieces([urls])))
 
 
 def split_options(url: str) -> tuple[str, str]:
-    """A URL without its options, and those with their `#`."""
+    """Return a URL without its options, and the options with their `#`."""
     place = _OPTIONS.split(url, maxsplit=1)[0]
     return place, url[len(place) :]
 
 
 def options_of(url: str) -> dict[str, str]:
-    """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body.
+    """Return the options after a table: in ``x.csv#txt=body,separator=;`` the column body is the field txt.
 
     Raises:
         DataError: If an option has no value, or the separator is not one character.
     """
-    given = re.sub(r"(?<=\bseparator=),(?=,|$)", "%2C", split_options(url)[1][1:])  # parse_qsl would part there
+    given = re.sub(r"(?<=\bseparator=),(?=,|$)", "%2C", split_options(url)[1][1:])  # parse_qsl would split there
     try:
         options = dict(parse_qsl(given, keep_blank_values=True, strict_parsing=True, separator=",")) if given else {}
     except ValueError as error:
@@ -161,7 +161,7 @@ def options_of(url: str) -> dict[str, str]:
 
 
 def table_kind(url: str) -> str | None:
-    """Return the ending of a file whose rows are samples, texts without their `.gz`; None for other files."""
+    """Return the ending of a table or text, without `.gz`; None for other files."""
     name = file_name(url)
     ending = name.removesuffix(".gz").rpartition(".")[2].lower()
     known = TEXT_TABLES if is_gzipped(url) else TABLES
@@ -169,30 +169,30 @@ def table_kind(url: str) -> str | None:
 
 
 def is_gzipped(url: str) -> bool:
-    """Return whether the name of a file says that it is compressed."""
+    """Return whether a file is compressed according to its name."""
     return file_name(url).endswith(".gz")
 
 
 def file_name(url: str) -> str:
-    """The last part of a path, or of a URL without its query and options."""
+    """Return the last part of a path, or of a URL without query and options."""
     place = split_options(url)[0]
     return posixpath.basename(place.partition("?")[0] if "://" in place else place)
 
 
 def is_hub_name(url: str) -> bool:
-    """Return whether it names a data set of Hugging Face, and not a file of one (``hf://datasets/...``)."""
+    """Return whether a URL names a data set of the Hugging Face Hub, not a file of one (``hf://datasets/...``)."""
     return url.startswith("hf://") and not url.startswith(("hf://datasets/", "hf://buckets/"))
 
 
 def _hub_files(url: str, options: dict[str, str]) -> list[str]:
-    """Arrow files of a data set of Hugging Face, which its library fetches once and keeps in its own cache."""
+    """Return the Arrow files of a data set of the Hugging Face Hub, which the library datasets downloads into its cache."""
     try:
         import datasets
     except ImportError:
         raise DataError(f"shards {url!r} needs the package datasets: pip install multicse[hub]") from None
     split = options.get("split", "train")
     if not split.isidentifier():
-        raise DataError(f"shards {url!r}: split={split} is no name of a split; a part of one is asked for by `first`")
+        raise DataError(f"shards {url!r}: split={split} is not the name of a split; `first` selects a part of one")
     try:
         found = datasets.load_dataset(url.removeprefix("hf://"), options.get("config"), split=split)
     except Exception as error:  # of a library that raises any
@@ -201,13 +201,13 @@ def _hub_files(url: str, options: dict[str, str]) -> list[str]:
 
 
 def _without_split(options: str) -> str:
-    """The options that name columns."""
+    """Return the options that name columns."""
     left = [option for option in options[1:].split(",") if option.partition("=")[0] not in ("split", "config")]
     return options[:1] + ",".join(left) if left else ""
 
 
 def _split(folder: str, asked: str | None) -> str:
-    """The split that is asked for of a saved DatasetDict. Raises DataError if it has no such split."""
+    """Return the requested split of a saved DatasetDict. Raises DataError if it has no such split."""
     splits = _listed(folder, DICT, "splits")
     if asked not in splits:
         one = shlex.quote(f"{folder}#split={splits[0]}")
@@ -216,21 +216,23 @@ def _split(folder: str, asked: str | None) -> str:
 
 
 def _saved_files(folder: str, names: Collection[str]) -> list[str]:
-    """The files of a saved Dataset, in order; others beside them are kept results of the library. Empty if it is no such."""
+    """Return the files of a saved Dataset in order, without cached results of the library. Empty for other folders."""
     if STATE not in names or not any(table_kind(name) == "arrow" for name in names):
         return []
     files = _listed(folder, STATE, "_data_files")
     if _listed(folder, STATE, "_indices_data_files", []):
         raise DataError(
-            f"{folder}: {STATE} chooses rows by indices, as old versions of the library do; load and save it again"
+            f"{folder}: {STATE} selects rows by indices, as old versions of the library do; load and save it again"
         )
     if missing := [file for file in files if file not in names]:
-        raise DataError(f"{folder}: {STATE} lists {len(files)} files, but {missing[0]} is not there; copy the whole folder")
+        raise DataError(
+            f"{folder}: {STATE} lists {len(files)} files, but {missing[0]} does not exist; copy the complete folder"
+        )
     return files
 
 
 def _listed(folder: str, name: str, key: str, default: list[str] | None = None) -> list[str]:
-    """What a JSON file of `save_to_disk` lists. Raises DataError if it cannot be read or lists nothing."""
+    """Return the list of a JSON file of `save_to_disk`. Raises DataError if it cannot be read or is empty."""
     where = f"{folder}/{name}"
     fs, path = filesystem(where)
     try:
@@ -250,16 +252,17 @@ def _pieces(urls: Sequence[str]) -> Iterator[str]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it, without its options. Calls of its methods belong into `call_storage`.
+    """Return the file system of a URL and the path in it, without options. Call its methods through `call_storage`.
 
-    Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
+    Raises:
+        DataError: If the protocol is unknown or its package is missing, or the store does not answer.
     """
     url = split_options(url)[0]
 
     def connect() -> tuple[Any, str]:
         try:
             return fsspec.core.url_to_fs(url)
-        except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
+        except ImportError as error:  # the package of the protocol is not installed; the text names it
             raise DataError(f"shards {url!r}: {error}") from error
         except ValueError as error:
             raise DataError(
@@ -270,9 +273,9 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def checksum(url: str) -> str:
-    """A text that is another one when the file has changed. Raises as methods of the file system.
+    """Return a text that changes when the file changes. Raises as methods of the file system.
 
-    Over HTTP the address that the file is redirected to is no part of it: it may be signed anew for every call.
+    Over HTTP it does not depend on the address of a redirect, which may have a new signature in every call.
     """
     fs, path = filesystem(url)
     if not url.startswith(("http://", "https://")):
@@ -288,7 +291,7 @@ def _absolute(url: str) -> str:
 
 
 def parent(url: str) -> str:
-    """The folder of a shard."""
+    """Return the folder of a shard."""
     return split_options(url)[0].rpartition("/")[0]
 
 
@@ -301,7 +304,7 @@ def _is_data(name: str) -> bool:
 
 
 def _data_in(names: Collection[str]) -> list[str]:
-    """The tars of a folder, else its tables of one kind; of a text beside its gzipped form the text."""
+    """Return the tars of a folder, otherwise its tables of one kind; of a file and its gzipped copy only the file."""
     if tars := [name for name in names if _is_tar(name)]:
         return tars
     names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
@@ -310,7 +313,7 @@ def _data_in(names: Collection[str]) -> list[str]:
 
 
 def _kind(url: str) -> str | None:
-    """Return "directory", "file" of a shard, or None. fsspec's `exists` says no if a store does not answer."""
+    """Return "directory", "file" of a shard, or None. fsspec's `exists` is False if a store does not answer."""
     fs, path = filesystem(url)
     if not _is_data(file_name(url)):
         return "directory" if call_storage(url, partial(fs.isdir, path)) else None
@@ -321,11 +324,10 @@ def _kind(url: str) -> str | None:
 
 
 def _names(folder: str) -> dict[str, bool]:
-    """What is in a folder, sorted, and whether it is a folder; nothing where it does not exist or may not be listed, as over
-    HTTP."""
+    """Return the sorted names in a folder and whether they are folders; empty if it does not exist or HTTP lists nothing."""
     fs, path = filesystem(folder)
     try:
-        if isinstance(fs, LocalFileSystem):  # of which fsspec makes every name absolute
+        if isinstance(fs, LocalFileSystem):  # fsspec would make every name absolute
             with os.scandir(path) as found:
                 return dict(sorted((entry.name, entry.is_dir()) for entry in found))
         entries = call_storage(folder, partial(fs.ls, path, detail=True))
@@ -336,13 +338,13 @@ def _names(folder: str) -> dict[str, bool]:
             raise
         return {}
     except OSError as error:
-        raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
+        raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # the text may contain the URL
     kinds = [(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory") for entry in entries]
     return dict(sorted(kinds))
 
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
-    """DataError for a folder with files to train on and to test by: their names have different words of `SPLITS`."""
+    """Raise DataError for a folder with files of several splits: their names have different words of `SPLITS`."""
     words = {file: [word for word in re.split("[^A-Za-z]+", file) if word.lower() in SPLITS] for file in files}
     splits = {file: tuple(sorted({word.lower() for word in words[file]})) for file in files}
     found = {split: file for file, split in splits.items() if split}
@@ -361,17 +363,17 @@ def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
     zipped = [name for name in names if _COMPRESSED.fullmatch(name) and (name == posixpath.basename(url) or not shards)]
     if zipped:
         place, tool = f"{folder}/{zipped[0]}", UNCOMPRESS.get(zipped[0].rpartition(".")[2], "uncompress")
-        return DataError(f"shards {url!r}: {place} is a compressed tar, shards are plain ones: {tool} {shlex.quote(place)}")
+        return DataError(f"shards {url!r}: {place} is a compressed tar, which is not supported: {tool} {shlex.quote(place)}")
     if file_name(url) in names:
         raise DataError(
-            f"shards {url!r}: this file is no shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
+            f"shards {url!r}: this file is not a shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
             f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an "
             "array of JSON by jq -c '.[]' x.json > x.jsonl)"
         )
     if shards:
-        there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
+        there = f"{folder} contains {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:
-        there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
+        there = f"{folder} contains neither .tar files nor tables ({', '.join(TABLES)})"
     else:
-        there = f"there is no folder {folder}, it is empty, or it may not be listed"
-    return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by: {command('pack')}")
+        there = f"the folder {folder} does not exist, is empty, or may not be listed"
+    return DataError(f"shards {url!r} not found: {there}. Create shards with: {command('pack')}")

@@ -1,10 +1,9 @@
-"""Drafts -> shards: `NAME-SPLIT-000000.tar`, ... and a `dataset.json` beside them, which `data/shards.py` reads.
+"""Writing of shards: `NAME-SPLIT-000000.tar`, ... and a `dataset.json` next to them, which `data/shards.py` reads.
 
-Shards of texts may be Parquet files, which take about half of what the texts do; in a tar every member takes a kilobyte.
+Shards of texts may be Parquet files, which are about half as large as the texts; in a tar every text takes a kilobyte.
 
-Two passes, so that memory stays flat for millions of samples: the source is read once into a spool file, which only keeps
-two positions per sample in memory; then the samples are written in a seeded order. Both by several processes where that is
-asked for. Equal input, seed and names give equal bytes, however many those are.
+The source is first read into a spool file, with two positions per sample in memory; then the samples are written
+in a seeded order. Several processes can do both. Equal input, seed and names give equal bytes with any number of processes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from multicse.data.tables import KEY
 from multicse.data.tar_index import ENDING
 
 SMALL = 100e6
-"""Bytes of a packed folder that is copied to the storage without being asked: what Ray sends along with a job at most."""
+"""Bytes of a packed folder up to which it is copied to the storage automatically: Ray's limit for files of a job."""
 _PARTIAL = ".partial"
 _CALM: dict[str, Any] = {"mininterval": 1.0, "disable": None, "leave": False, "unit_scale": True}  # no bar in a log file
 
@@ -50,44 +49,47 @@ class UnpackedSample:
     """A sample of a source, before it is packed."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
-    """Fields that are at hand."""
+    """Fields with their content."""
     file: str | None = None
-    """A source file that is copied as it is; its extension names the field."""
+    """Source file that is copied unchanged; its extension names the field."""
     label: str | None = None
-    """Name of its class; becomes the integer field `cls`."""
+    """Name of the class; it becomes the integer field `cls`."""
     key: str = ""
     """Replaces the position in the source as the sample's key."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of a source that becomes no sample."""
+    """Files, rows or lines of a source that become no samples."""
 
     why: str
     name: str
+    """Name of the first."""
+    count: int = 1
 
 
 Form = Literal["parquet", "tar"]
-Drafts = Iterable[UnpackedSample | LeftOut | None]
-"""Samples of a source in its order; None stands for one that is left out because its text, captions or class are empty."""
+Drafts = Iterable[UnpackedSample | LeftOut]
+"""Samples of a source in its order."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A source that several processes read: each function gives the samples of a part, in the order of the parts."""
+    """Source that several processes read."""
 
     of: Sequence[Callable[[], Drafts]]
+    """Functions that yield the samples of each part, in order."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """What the shards are called, and how they are cut."""
+    """Folder, names, sizes and description of the shards."""
 
     folder: Path
     name: str
     split: str = "train"
     shard_size: int = 10_000
-    """At most this many samples in a shard; shards are filled evenly."""
+    """Maximum number of samples in a shard; shards are filled evenly."""
     shuffle: bool = True
     seed: int = 0
     licence: str = "unknown"
@@ -95,7 +97,7 @@ class Output:
     overwrite: bool = False
     language: str = ""
     form: Form = "tar"
-    """Parquet holds texts and classes only."""
+    """Parquet shards contain texts and classes only."""
     workers: int = 1
     """Processes that read and write."""
 
@@ -103,27 +105,30 @@ class Output:
 def pack(
     drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None
 ) -> Manifest:
-    """Write the samples of a source as shards with their `dataset.json`, which is returned.
+    """Write the samples of a source as shards with a `dataset.json`.
 
-    Nothing appears under its final name before all of it is written, `dataset.json` comes last, and what a killed run left
-    behind is removed by the next.
+    Shards get their final names when all of them are written, and `dataset.json` is written last. The next run removes the
+    remains of a killed one.
 
     Args:
-        drafts: the samples.
-        output: where to and how.
-        files: the folder of the files that drafts name.
-        classes: names of the classes 0, 1, ... (of an earlier packed split); none: those that occur, sorted (as numbers when
-            all are whole numbers).
+        drafts: Samples, or parts of the source.
+        output: Folder, names and sizes.
+        files: Folder of the files that drafts name.
+        classes: Names of the classes 0, 1, ... of an earlier packed split. Default: the classes that occur, sorted (as
+            numbers if all are whole numbers).
+
+    Returns:
+        The content of `dataset.json`.
 
     Raises:
-        DataError: nothing to pack, output that exists, a class that is not in `classes`, or whatever the source finds wrong.
+        DataError: If there is nothing to pack, the output exists, a class is not in `classes`, or the source raises it.
     """
     _check_output(output)
     output.folder.mkdir(parents=True, exist_ok=True)
     with locked(output.folder):
         old = _existing(output)
         partial = output.folder / _PARTIAL
-        shutil.rmtree(partial, ignore_errors=True)  # of a killed run: the lock is ours
+        shutil.rmtree(partial, ignore_errors=True)  # of a killed run, since this process has the lock
         partial.mkdir()
         try:
             record = _write(drafts, output, partial, files, classes)
@@ -138,12 +143,12 @@ def pack(
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     manifest = read_manifest(str(output.folder))
-    assert manifest is not None  # it was written above
+    assert manifest is not None  # written above
     return manifest
 
 
 def _files(folder: Path, shards: Iterable[str]) -> list[str]:
-    """The names of shards in a folder, each with its index, if it has one."""
+    """Return the names of shards in a folder, each followed by its index if it exists."""
     return [name for shard in shards for name in (shard, f"{shard}{ENDING}") if name == shard or (folder / name).exists()]
 
 
@@ -163,14 +168,14 @@ def _check_output(output: Output) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Only one process at a time makes shards in a folder; the lock ends with the process, however it ends.
+    """Lock a folder, so that one process at a time makes shards in it. The lock ends with the process.
 
     Args:
         folder: Folder that exists.
-        wait: Wait for the other process.
+        wait: Wait for another process that has the lock.
 
     Raises:
-        DataError: If there is another process, which is not to be waited for.
+        DataError: If another process has the lock and `wait` is False.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -183,14 +188,14 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 def _existing(output: Output) -> list[Path]:
-    """Shards that are to be replaced; DataError when there are some and that was not asked for."""
+    """Return the shards that will be replaced. Raises DataError if there are some, without `output.overwrite`."""
     there = sorted([*output.folder.glob("*.tar"), *output.folder.glob("*.parquet")])
     if not there and not (output.folder / MANIFEST).exists():
         return []
     if not output.overwrite:
         raise DataError(
-            f"--out {output.folder} already holds {len(there)} shards and is not overwritten; "
-            "choose another folder (each split has its own), or say --overwrite"
+            f"--out {output.folder} already contains {len(there)} shards, which are not overwritten; "
+            "choose another folder (one per split), or add --overwrite"
         )
     try:
         manifest = read_manifest(str(output.folder))
@@ -200,7 +205,9 @@ def _existing(output: Output) -> list[Path]:
     pattern = re.compile(re.escape(f"{output.name}-{output.split}-") + r"\d{6,}\.(tar|parquet)")
     strange = [path.name for path in there if path.name not in ours and not pattern.fullmatch(path.name)]
     if strange:
-        raise DataError(f"--out {output.folder} holds {strange[0]}, which is no shard of this set; choose another folder")
+        raise DataError(
+            f"--out {output.folder} contains {strange[0]}, which is not a shard of this set; choose another folder"
+        )
     return there
 
 
@@ -210,24 +217,24 @@ class _Spool:
 
     path: Path
     ends: array = field(default_factory=lambda: array("Q", [0]))
-    """Where the next draft begins in the file."""
+    """End of each draft in the file, where the next one starts."""
     read: int = 0
-    """Samples of the source, those that were left out as well."""
+    """Samples of the source, including samples that were left out."""
     labels: set[str] = field(default_factory=set)
     left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """What is left out by its reason: how many, and the first."""
+    """Number of inputs that are left out, and the name of the first, by reason."""
 
 
 def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
     spool = _Spool(path)
     with path.open("wb") as file:
         for draft in tqdm(part(), "reading", unit=" samples", **_CALM):
-            spool.read += 1
-            if not isinstance(draft, UnpackedSample):
-                why, name = (draft.why, draft.name) if draft else ("text, captions or class are empty", "")
-                count, first = spool.left_out.get(why, (0, name))
-                spool.left_out[why] = count + 1, first
+            if isinstance(draft, LeftOut):
+                spool.read += draft.count
+                count, first = spool.left_out.get(draft.why, (0, draft.name))
+                spool.left_out[draft.why] = count + draft.count, first
                 continue
+            spool.read += 1
             sizes = {name: len(value) for name, value in draft.fields.items()}
             head = json.dumps([spool.read - 1, sizes, draft.file, draft.label, draft.key]).encode()
             file.write(head + b"\n" + b"".join(draft.fields.values()))
@@ -239,12 +246,12 @@ def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
 
 @dataclass(frozen=True)
 class _Samples:
-    """Samples of one shard, wherever they are spooled."""
+    """Samples of one shard in the spools."""
 
     spools: list[tuple[Path, int]]
-    """Spool of every part, and the position in the source of the part's first sample."""
+    """Spool of every part, and the position of the part's first sample in the source."""
     spans: np.ndarray
-    """Number of the spool, first byte and byte after the last: int64 (N, 3)."""
+    """(N, 3) int64: number of the spool, first byte, and byte after the last."""
     files: Path | None
     numbers: Mapping[str, int]
 
@@ -256,7 +263,7 @@ class _Samples:
                 yield self._sample(record, self.spools[spool][1])
 
     def _sample(self, record: bytes, before: int) -> tuple[str, dict[str, bytes]]:
-        """Key and fields of a spooled draft. Its position is the key of one without its own: bad samples can be found."""
+        """Return key and fields of a spooled draft. The default key is the position in the source."""
         head, _, rest = record.partition(b"\n")
         position, sizes, file, label, key = json.loads(head)
         fields, place = {}, 0
@@ -264,7 +271,7 @@ class _Samples:
             fields[name] = rest[place : place + size]
             place += size
         if file is not None:
-            assert self.files is not None  # a caller whose drafts name files says where they are
+            assert self.files is not None  # callers with drafts that name files specify the folder
             extension = file.rpartition(".")[2].lower()
             try:
                 fields["jpg" if extension == "jpeg" else extension] = (self.files / file).read_bytes()
@@ -322,14 +329,17 @@ def _write(
 
 
 def left_out_lines(left_out: Mapping[str, tuple[int, str]]) -> list[str]:
-    """Return a line for every reason of `left_out`, an entry of `dataset.json`: how much the shards lack, and the first."""
+    """Return a line per reason of `left_out` in `dataset.json`: the number of inputs that are left out, and the first."""
     return [
-        f"{count:,} left out: {why}" + (f"; the first: {first}" if first else "") for why, (count, first) in left_out.items()
+        f"{count:,} left out: {why}" + (f"; the first: {first}" if first else "")  # older entries have no name
+        for why, (count, first) in left_out.items()
     ]
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:
-    if classes is not None and names:
+    if classes is not None:
+        if not names:
+            raise DataError("--classes-from: the samples have no classes; name their column by --label, or leave it out")
         if unknown := sorted(names - set(classes)):
             raise DataError(
                 f"class {unknown[0]!r} is not among the given {len(classes)} classes: {', '.join(classes[:10])} ..."
@@ -353,7 +363,7 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
 
     names: set[str] = set()
     keys: list[str] = []
-    # Time, owner and rights are constants, so that equal samples are equal bytes.
+    # Time, owner and permissions are constants, so that equal samples are equal bytes.
     with path.open("wb") as file, TarWriter(file, user="", group="", mode=0o644, mtime=0, encoder=False) as tar:
         for key, fields in samples:
             tar.write({"__key__": key, **fields})
@@ -361,7 +371,9 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
             keys.append(key)
     index = read_headers(str(path))
     if index.faults or len(index.keys) != len(keys):
-        place, fault = next(iter(index.faults.items()), (0, "it is not read as a sample of its own; give each its own key"))
+        place, fault = next(
+            iter(index.faults.items()), (0, "it is not read as a separate sample; give each sample another key")
+        )
         joined = next((key for key, read in zip_longest(keys, index.keys) if key != read), "")
         raise DataError(f"sample {index.keys[place] if index.faults else joined!r} cannot be packed: {fault}")
     Path(f"{path}{ENDING}").write_bytes(index.to_bytes())
@@ -373,7 +385,7 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
     names = {name for row in rows for name in row} - {KEY}
     columns: dict[str, pa.Array] = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in sorted(names)}
     keys = [row[KEY] for row in rows]
-    if all(len(key) == 8 and key.isdecimal() for key in keys):  # positions in the source, which numbers keep in less room
+    if all(len(key) == 8 and key.isdecimal() for key in keys):  # positions in the source, which are smaller as numbers
         columns[KEY] = pa.array(map(int, keys), pa.int32())
     else:
         columns[KEY] = pa.array(keys, pa.string())
@@ -385,39 +397,47 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
 
 
 def upload(folder: Path, url: str) -> None:
-    """Copy the shards of a packed folder to `url` (``s3://bucket/shards/text``), `dataset.json` last.
+    """Copy the shards of a packed folder to a store, `dataset.json` last.
 
-    So a copy that was cut short is not described as complete; the same command again repairs it. A shard that is there
-    already is replaced.
+    An interrupted copy therefore has no description, and repeating the command repairs it. Existing shards are replaced.
+
+    Args:
+        folder: Packed folder.
+        url: Folder in the store, ``s3://bucket/shards/text``.
 
     Raises:
-        DataError: no packed folder, no URL, a protocol whose package is not installed, or a place that cannot be written.
+        DataError: If the folder was not packed, `url` is not a URL, the package of its protocol is not installed, or the
+            store cannot be written.
     """
     manifest = read_manifest(str(folder)) if folder.is_dir() else None
     if manifest is None:
-        raise DataError(f"{folder} is no folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
+        raise DataError(f"{folder} is not a folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
     shared = url.startswith("file:///")
     if not shared and not re.match(r"[a-z0-9+]+://[^/]", url):
-        raise DataError(f"{url!r} is no URL; give one such as s3://bucket/shards/{folder.resolve().name}")
+        raise DataError(f"{url!r} is not a URL; give one such as s3://bucket/shards/{folder.resolve().name}")
     names = [*_files(folder, sorted(manifest.shards)), MANIFEST]
     if missing := [name for name in names if not (folder / name).is_file()]:
-        raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and not there; pack it again")
+        raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and does not exist; pack it again")
     try:
         fs, place = fsspec.core.url_to_fs(url.rstrip("/"), **({"auto_mkdir": True} if shared else {}))
         for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
             retry(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
-    except Exception as error:  # of any package that knows a store
+    except Exception as error:  # of any package for a store
         raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL
 
 
 def upload_small_shards(shards: str, storage: str) -> str:
     """Return the shard URLs with small packed folders of this machine replaced by their copies in `storage`.
 
-    A copy is at STORAGE/shards/DIGEST/NAME, made once for a content. Whatever else is named stays as it is: URLs, single
-    files, folders without `dataset.json`, and large ones, which the nodes may share or which `pack.py upload` copies.
+    The same content is copied once, to STORAGE/shards/DIGEST/NAME. URLs, single files, folders without `dataset.json` and
+    large folders are returned unchanged: nodes may share them, or `pack.py upload` copies them.
+
+    Args:
+        shards: Shard URLs, joined by ``::``.
+        storage: URL of the storage.
 
     Raises:
-        DataError: the storage cannot be written.
+        DataError: If the storage cannot be written.
     """
     pieces = []
     for place in shards.split("::"):

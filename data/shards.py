@@ -1,8 +1,8 @@
-"""Tar files of samples (WebDataset shards): which there are, what is in them, and any sample of them by its position.
+"""Tar files of samples (WebDataset shards): sets of shards, their content, and samples by position.
 
-A sample is the consecutive members that share a name up to the first dot: `cat/01.jpg` and `cat/01.cls` are the fields `jpg`
-and `cls` of the sample `cat/01`. A `dataset.json` beside the shards (`data/shard_writer.py` writes it; it is also
-an index of the `wids` library) says how many samples each has, so that nothing needs to be opened to plan a run.
+A sample consists of the consecutive members that share a name up to the first dot: `cat/01.jpg` and `cat/01.cls` are the
+fields `jpg` and `cls` of the sample `cat/01`. A `dataset.json` next to the shards (`data/shard_writer.py` writes it; it is
+also an index of the `wids` library) contains the number of samples per shard, so that a run is planned without opening them.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ WIDS_KIND = "wids-shard-index-v1"
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
 )  # fmt: skip
-_READ_BYTES = 2**25  # of a tar that are read together, about
-_GAP = 2**14  # bytes between two files of a tar that are read along rather than asked for twice
-_lied: set[Shard] = set()  # whose headers are not what their index says
-_FEW = 32  # samples that are read together where their size is unknown
+_READ_BYTES = 2**25  # bytes of a tar that are read together, about
+_GAP = 2**14  # bytes between two files of a tar up to which they are read in one request
+_lied: set[Shard] = set()  # shards with headers that differ from their index
+_FEW = 32  # samples that are read together if their size is unknown
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd", b"PK\3\4": "zip"}
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
 
@@ -54,11 +54,11 @@ class Shard:
     bytes: int
     sha256: str | None = None
     fields: tuple[str, ...] = ()
-    """Fields that its samples have; empty: unknown."""
+    """Fields of its samples; empty if unknown."""
 
     @property
     def name(self) -> str:
-        """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
+        """Return the file name without `.tar` or `.parquet`, which identifies samples independent of the folder."""
         return file_name(self.url).removesuffix(".parquet").removesuffix(".tar")
 
 
@@ -73,10 +73,10 @@ class RawSample:
 
 @dataclass(frozen=True)
 class BadSample:
-    """A position of a shard where no sample can be read."""
+    """Position of a shard where no sample can be read."""
 
     key: str
-    """The sample's key; `#position` where not even that can be read."""
+    """Key of the sample; `#position` if the key cannot be read."""
     shard: str
     reason: str
 
@@ -92,45 +92,45 @@ class ShardSet:
     languages: tuple[str, ...] = ()
     """Codes of the languages of its texts, as far as `dataset.json` names them."""
     classes: tuple[str, ...] = ()
-    """Names of the classes that the integers of the field `cls` stand for; empty: unknown."""
+    """Names of the classes by the integers of the field `cls`; empty if unknown."""
     first: int | None = None
-    """Only so many samples are used, those at the beginning; none: all."""
+    """Number of samples that are used, from the start. If None, all are used."""
     parts: tuple[int, ...] = ()
-    """How many shards belong to each of several sets that are mixed by weight; empty: they are one."""
+    """Number of shards of each of several sets that are mixed by weight; empty for a single set."""
 
     @cached_property
     def counts(self) -> list[int]:
-        """Samples of each shard that are used."""
+        """Return the number of samples of each shard that are used."""
         ends = list(accumulate((shard.samples for shard in self.shards), initial=0))
         most = ends[-1] if self.first is None else self.first
         return [min(end, most) - min(start, most) for start, end in pairwise(ends)]
 
     @cached_property
     def samples(self) -> int:
-        """Samples of all shards that are used."""
+        """Return the number of samples that are used."""
         return sum(self.counts)
 
     @property
     def bytes(self) -> int:
-        """Size of all shards."""
+        """Return the size of all shards in bytes."""
         return sum(shard.bytes for shard in self.shards)
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that tell this data from any other, wherever it lies.
+        """Return 16 hexadecimal digits that identify this data, independent of its place.
 
-        A hash of the shards' names, counts and sizes and, where a `dataset.json` has them, their hashes.
+        They are a hash of the shards' names, counts and sizes and, if a `dataset.json` contains them, their hashes.
         """
         parts = [[shard.name, shard.samples, shard.bytes, shard.sha256] for shard in self.shards]
         return hashlib.sha256(json.dumps([parts, self.first]).encode()).hexdigest()[:16]
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Every field that some sample has; empty: unknown."""
+        """Return every field of some sample; empty if unknown."""
         return tuple(sorted({name for shard in self.shards for name in shard.fields}))
 
     def sample(self, number: int) -> RawSample | BadSample:
-        """The sample of this number, counted from 0 through all shards. Raises DataError as `read`."""
+        """Return the sample of this number, counted from 0 through all shards. Raises DataError as `read`."""
         shard = bisect_right(self._ends, number)
         return next(read(self.shards[shard], [number - (self._ends[shard] - self.counts[shard])]))
 
@@ -140,11 +140,11 @@ class ShardSet:
 
     @classmethod
     def open(cls, urls: str | Sequence[str]) -> ShardSet:
-        """The shards that `urls` names (see `expand`), counted by their `dataset.json`, else by reading their headers.
+        """Return the shards that `urls` names (see `expand`), counted by their `dataset.json`, otherwise by their headers.
 
         Raises:
-            DataError: nothing found, a shard missing, a file that is no tar, a `dataset.json` that cannot be understood,
-                or shards without any sample.
+            DataError: If nothing is found, a shard is missing or is not a tar or table, a `dataset.json` cannot be
+                understood, or the shards contain no samples.
         """
         found, folders = expand(urls)
         places = [split_options(url)[0].rpartition("/") for url in found]
@@ -171,7 +171,7 @@ class ShardSet:
         )
         if not shard_set.samples:
             empty = "the tables have no rows; give others" if all(table_kind(url) for url in found) else "pack them again"
-            raise DataError(f"the {len(shards)} shards of {urls!r} hold no samples; {empty}")
+            raise DataError(f"the {len(shards)} shards of {urls!r} contain no samples; {empty}")
         return shard_set
 
 
@@ -181,20 +181,20 @@ class Manifest:
 
     folder: str
     shards: dict[str, Shard]
-    """By file name."""
+    """Shards by file name."""
     name: str
     licence: str
     source: str
     classes: tuple[str, ...]
     record: dict[str, Any] = field(repr=False, default_factory=dict)
-    """The whole file."""
+    """Content of the file."""
 
 
 def read_manifest(folder: str) -> Manifest | None:
-    """The `dataset.json` of a folder; none when there is none.
+    """Return the `dataset.json` of a folder, or None if it does not exist.
 
     Raises:
-        DataError: it is not JSON, or not a list of shards with `url` and `nsamples`.
+        DataError: If it is not JSON, or not a list of shards with `url` and `nsamples`.
     """
     where = f"{folder}/{MANIFEST}"
     fs, path = filesystem(where)
@@ -219,8 +219,8 @@ def read_manifest(folder: str) -> Manifest | None:
         return Manifest(folder, shards, "-".join(filter(None, (name, split))), licence, source, classes, record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
-            f"{where} is no list of shards ({type(error).__name__}: {error}); pack the shards again, "
-            "or delete it and they are counted by reading them"
+            f"{where} is not a list of shards ({type(error).__name__}: {error}); pack the shards again, "
+            "or delete it, so that they are counted by reading them"
         ) from error
 
 
@@ -230,7 +230,7 @@ def _check_complete(manifest: Manifest, present: set[str]) -> None:
     if missing:
         raise DataError(
             f"{folder}: {MANIFEST} lists {len(manifest.shards)} shards, but {_brief(missing)} cannot be found; "
-            "copy the whole folder, or name the shards you want"
+            "copy the complete folder, or name the shards to read"
         )
 
 
@@ -250,10 +250,10 @@ def _brief(names: Sequence[str]) -> str:
 
 
 def scan(url: str) -> Shard:
-    """Count a shard by reading its headers. What cannot be read at its end counts as bad samples.
+    """Count a shard by reading its headers. Samples at its end that cannot be read count as bad samples.
 
     Raises:
-        DataError: it cannot be opened, is compressed or no tar file.
+        DataError: If it cannot be opened, is compressed or is not a tar file.
     """
     if table_kind(url):
         rows, size, names = tables.readable(url, partial(tables.scan, url))
@@ -267,8 +267,16 @@ def scan(url: str) -> Shard:
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
 def packed_index(shard: Shard, checksum: str) -> Index | None:
-    """Return the index that packing has written next to a shard; None without one, or if it is of another shard."""
-    if "?" in shard.url:  # a signature is of one file
+    """Return the index that packing has written next to a shard; None if it does not exist or is of another shard.
+
+    Args:
+        shard: Shard.
+        checksum: Checksum of its size and time, so that a changed shard is read again.
+
+    Raises:
+        StoreError: If a remote store does not answer.
+    """
+    if "?" in shard.url:  # a signature is valid for one file
         return None
     where, (fs, path) = shard.url + ENDING, filesystem(shard.url)
     try:
@@ -279,7 +287,7 @@ def packed_index(shard: Shard, checksum: str) -> Index | None:
     except StoreError:
         raise
     except DataError as error:
-        log.warning("%s is %s; the headers of the shard are read instead", where, error)
+        log.warning("%s: %s; the headers of the shard are read instead", where, error)
         return None
     if not index.fits(shard.samples, fs.size(path)):
         log.warning("%s is of another shard; the headers of this one are read instead", where)
@@ -289,9 +297,17 @@ def packed_index(shard: Shard, checksum: str) -> Index | None:
 
 @lru_cache(maxsize=16)
 def index_of(url: str, checksum: str) -> Index:
-    """Positions, offsets and damage of a shard, from its headers.
+    """Return positions, offsets and damage of the samples of a shard, from its headers.
 
-    They are read once on this machine until the file or a limit changes: the cache folder has the index.
+    The cache folder keeps the index until the file or a limit changes.
+
+    Args:
+        url: Shard.
+        checksum: Checksum of its size and time.
+
+    Raises:
+        DataError: If it is not a tar file, or is compressed.
+        OSError: If it cannot be read.
     """
     unread: list[OSError] = []
     made: list[Index] = []
@@ -299,7 +315,7 @@ def index_of(url: str, checksum: str) -> Index:
     def write(path: Path) -> None:
         try:
             made.append(read_headers(url))
-        except OSError as error:  # of the store, which is tried again, not of the cache
+        except OSError as error:  # of the store, which is read again, not of the cache
             unread.append(error)
             raise
         path.write_bytes(made[0].to_bytes())
@@ -314,7 +330,7 @@ def index_of(url: str, checksum: str) -> Index:
     try:
         return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
     except DataError as error:
-        if made:  # and not to be written, or larger than an index may be to be loaded: every process reads the headers
+        if made:  # but the cache cannot be written, or the index is too large to be loaded: every process reads the headers
             return made[0]
         if unread:
             raise unread[0] from None
@@ -324,7 +340,7 @@ def index_of(url: str, checksum: str) -> Index:
 
 
 def read_headers(url: str) -> Index:
-    """Return the index of a tar file. Raises DataError if it is none, OSError if it cannot be read."""
+    """Return the index of a tar file. Raises DataError for other files, OSError if it cannot be read."""
     fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -332,7 +348,7 @@ def read_headers(url: str) -> Index:
         head = file.read(6)
         if tool := next((tool for start, tool in _COMPRESSED.items() if head.startswith(start)), None):
             raise DataError(
-                f"shard {url} is compressed by {tool}; shards are plain .tar files, since samples are read by their place: "
+                f"shard {url} is compressed by {tool}; shards are plain .tar files, since samples are read by position: "
                 "uncompress it (its images and audio are compressed already)"
             )
         if not size:
@@ -350,7 +366,7 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
     try:
         for count, member in enumerate(_members(file, size), 1):
             if count > limits.MEMBERS:
-                raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
+                raise DataError(f"shard {url} contains {limits.over('MEMBERS', count, limits.MEMBERS)} files")
             if (parts := _key_and_field(member.name)) is None:
                 if _is_utf8(member.name):
                     unused = unused[0] + 1, unused[1] or member.name
@@ -372,7 +388,7 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
             members[-1] = (*members[-1], (name, member.offset_data, member.size))
     except _Damage as error:
         if not count:
-            raise DataError(f"shard {url} is no tar file ({error}); copy it again, or pack it again") from None
+            raise DataError(f"shard {url} is not a tar file ({error}); copy it again, or pack it again") from None
         tail = str(error)
     names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
     if tail and keys and (len(keys) == 1 or names[0] != names[1]):
@@ -386,9 +402,11 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
 
 
 def _scattered(keys: Sequence[str], members: Sequence[tuple[tuple[str, int, int], ...]]) -> dict[int, str]:
-    """Return the positions of samples whose members are in several places of a tar, and what to do.
+    """Return the positions of samples with members in several places of a tar, and the remedy.
 
-    Samples with the same key that have a field in common are several samples.
+    Args:
+        keys: Key of every run of consecutive members. Runs with the same key and a common field are several samples.
+        members: Field, offset and size of the members of every run.
     """
     places: dict[str, dict[int, set[str]]] = {}
     for position, key in enumerate(keys):
@@ -415,14 +433,15 @@ def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int
 
 
 class _Damage(Exception):
-    """From here on a tar file cannot be read; the text says why and at which byte."""
+    """Damage after which a tar file cannot be read; the text names cause and byte."""
 
 
 class _Header(tarfile.TarInfo):
-    """Header of a tar member that asks for no more than is safe: tarfile itself believes any size."""
+    """Header of a tar member with safe sizes: tarfile itself accepts any size."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header. Raises ValueError for a negative size, or an extended header that is too large."""
         header = super().frombuf(buf, encoding, errors)
         if header.size < 0:  # tarfile would read the same members forever
             raise ValueError(f"a member of {header.size} bytes")
@@ -430,21 +449,21 @@ class _Header(tarfile.TarInfo):
             raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
         return header
 
-    # Sparse files are refused by `_fault`, so their maps are not read: one may be as long as the shard.
+    # `_fault` refuses sparse files, so their maps are not read: a map may be as long as the shard.
 
     def _proc_sparse(self, tar: Any) -> Self:
-        """Pass over the map of GNU's old form, which continues in blocks between header and data."""
+        """Skip the map of GNU's old form, which continues in blocks between header and data."""
         _, extended, size = self._sparse_structs  # type: ignore[attr-defined]  # not in typeshed
         while extended:
             extended = tar.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0")
-        self.sparse = []  # type: ignore[assignment]  # a list, whatever typeshed says
+        self.sparse = []  # type: ignore[assignment]  # a list, unlike in typeshed
         self.offset_data = tar.fileobj.tell()
         tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
         self.size = size
         return self
 
     def _proc_gnusparse(self, member: Any, *_: object) -> None:
-        """Mark a member of pax's forms, with maps in the extended header or at the beginning of the data."""
+        """Mark a member of pax's forms, with maps in the extended header or at the start of the data."""
         member.sparse = []
 
     _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _proc_gnusparse
@@ -454,7 +473,7 @@ def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
     """Yield the files and links of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
 
     Raises:
-        _Damage: If a header is damaged or asks for too much, if data ends before the end mark or continues after it.
+        _Damage: If a header is damaged or has a size above a limit, or data ends before the end mark or continues after it.
     """
     place = file.seek(0)
     try:
@@ -491,11 +510,11 @@ def _check_end(file: IO[bytes], place: int, size: int) -> None:
 
 
 def _is_utf8(name: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)  # how tarfile keeps bytes that are not
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)  # tarfile's form of other bytes
 
 
 def _key_and_field(name: str) -> tuple[str, str] | None:
-    """WebDataset's rule: the key ends at the first dot of the file's name. None: hidden, or without extension."""
+    """Split the path of a file at the first dot of its name, as WebDataset does; None if hidden or without extension."""
     folder, _, base = name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
     if not stem or not dot or not extension:
@@ -509,7 +528,7 @@ def _printable(name: str) -> str:
 
 
 def size_and_sha256(url: str) -> tuple[int, str]:
-    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError and StoreError."""
+    """Return the bytes of a local or remote file and their hash. Raises OSError and StoreError."""
     fs, path = filesystem(url)
 
     def hashed() -> tuple[int, str]:
@@ -525,19 +544,19 @@ def size_and_sha256(url: str) -> tuple[int, str]:
 
 @lru_cache(maxsize=4096)
 def verify_shard(shard: Shard, checksum: str) -> str | None:
-    """Return how a file differs from its entry in `dataset.json`; None: it does not, or that has neither size nor sha256.
+    """Return how a file differs from its entry in `dataset.json`; None without a difference, or without size and sha256.
 
-    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
-    was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
+    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder records it.
+    Remote stores have their own checksums, and ``describe.py --verify`` hashes their files.
 
     Args:
-        shard: Its entry.
-        checksum: Of the file's size and time.
+        shard: Entry of the file.
+        checksum: Checksum of the file's size and time.
     """
     fs, path = filesystem(shard.url)
     size, repair = fs.size(path), "copy it again, or pack it again"
     if shard.bytes >= 0 and size is not None and size != shard.bytes:
-        return f"{shard.url} has {size:,} bytes, its {MANIFEST} says {shard.bytes:,}; {repair}"
+        return f"{shard.url} has {size:,} bytes, but {shard.bytes:,} in its {MANIFEST}; {repair}"
     if shard.sha256 is None or not isinstance(fs, LocalFileSystem):
         return None
     stamp = limits.cache_path("shards", f"{shard.url} {checksum} {shard.sha256}")
@@ -546,30 +565,30 @@ def verify_shard(shard: Shard, checksum: str) -> str | None:
     _, digest = size_and_sha256(shard.url)
     if digest != shard.sha256:
         return (
-            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., there "
+            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., in {MANIFEST} "
             f"{str(shard.sha256)[:12]}...); {repair}"
         )
-    with contextlib.suppress(OSError):  # a cache that cannot be written: every process hashes
+    with contextlib.suppress(OSError):  # if the cache cannot be written, every process hashes
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.touch()
     return None
 
 
 def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> Iterator[RawSample | BadSample]:
-    """The samples at these positions (in tar order, from 0), one for one; ascending positions read fastest.
+    """Yield the samples at the given positions, one per position.
 
-    What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice, and every sample of a file
-    whose size or sha256 is not that in its `dataset.json`.
+    A position that cannot be read gives a BadSample: in a truncated or damaged tar, if a field occurs twice, and everywhere
+    in a file with another size or sha256 than in its `dataset.json`.
 
     Args:
-        shard: Where they are.
-        indexes: Their positions.
-        at_once: Samples from other machines that are read, and held, together, and again together if the store fails.
-            Default: of tars about 32 MB, of tables 32 rows.
+        shard: Shard.
+        indexes: Positions in the order of the tar, from 0; ascending positions are read fastest.
+        at_once: Number of samples from a remote store that are read and kept in memory together, and read again together if
+            the store fails. Default: about 32 MB of a tar, 32 rows of a table.
 
     Raises:
-        DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
-        StoreError: the store of another machine does not answer.
+        DataError: If the shard cannot be opened, is not a tar, or contains more samples than in its `dataset.json`.
+        StoreError: If the remote store does not answer.
     """
     if not is_remote(shard.url):
         with tables.data_errors(shard.url):
@@ -598,7 +617,7 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
         index = index_of(shard.url, checksum)
     if wrong is None and len(index.keys) > shard.samples:
         raise DataError(
-            f"shard {shard.url} holds {len(index.keys)} samples, its {MANIFEST} says {shard.samples}; "
+            f"shard {shard.url} contains {len(index.keys)} samples, but {shard.samples} in its {MANIFEST}; "
             "it was changed after it was packed: pack it again, or delete the dataset.json"
         )
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
@@ -611,7 +630,7 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
         views = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])
         content = dict(zip([offset for _, _, offset, _ in members], views, strict=True))
         if is_packed and not all(is_header(content[at], f"{key}.{name}", size) for key, name, at, size in members):
-            log.warning("%s is not what its %s says; its headers are read instead", shard.url, ENDING)
+            log.warning("%s differs from its %s; its headers are read instead", shard.url, ENDING)
             _lied.add(shard)
             yield from _read(shard, indexes[done:])
             return
@@ -627,7 +646,7 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
 
 
 def _parts(index: Index, indexes: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the positions in parts, whose samples have together about `_READ_BYTES`, headers and padding included."""
+    """Yield the positions in parts of about `_READ_BYTES`, with headers and padding."""
     part: list[int] = []
     size = 0
     for position in indexes:
@@ -641,7 +660,7 @@ def _parts(index: Index, indexes: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _fetch(fs: Any, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryview]:
-    """Return the bytes of each span (start, stop) of a file. Those that are next to each other are read together."""
+    """Return the bytes of each span (start, stop) of a file. Neighbouring spans are read together."""
     runs: list[tuple[int, int]] = []
     for start, stop in sorted(spans):
         if runs and start <= runs[-1][1] + _GAP:
@@ -652,7 +671,7 @@ def _fetch(fs: Any, path: str, spans: Sequence[tuple[int, int]]) -> list[memoryv
     blobs = fs.cat_ranges([path] * len(runs), begins, ends, on_error="raise")
     if short := [run for run, blob in zip(runs, blobs, strict=True) if len(blob) != run[1] - run[0]]:
         raise OSError(
-            f"other bytes came than {short[0][0]} to {short[0][1]}; the file has changed, or its store reads no ranges"
+            f"received other bytes than {short[0][0]} to {short[0][1]}; the file has changed, or its store reads no ranges"
         )
     views = [memoryview(blob) for blob in blobs]
     where = [bisect_right(begins, start) - 1 for start, _ in spans]

@@ -1,8 +1,8 @@
-"""Rows of tables by their number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts of a sentence per line.
+"""Rows of tables by number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts with one sentence per line.
 
-A row is what a sample of a shard is. Its columns `txt`, `cls` and `json` are the fields of that name; bytes that are a
-picture or a sound are the field `jpg`, `wav`, ...; all others are entries of the field `json`, nested ones by dotted names
-(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. The others, plain or gzipped, are packed into
+A row is a sample. Its columns `txt`, `cls` and `json` are the fields with these names; bytes of an image or audio clip are
+the field `jpg`, `wav`, ...; all other columns are entries of the field `json`, nested ones with dotted names
+(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. Text tables, plain or gzipped, are packed into
 a Parquet file in the cache folder when they are first read, and again when the file has changed.
 """
 
@@ -27,13 +27,13 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import read_table
+from multicse.data.text_files import Blank, read_table
 from multicse.data.texts import text_of
 
 KEY = "__key__"
-"""Column with the name of the sample; without it a row is called by its number, from 0."""
+"""Column with the name of the sample. Default: the number of the row, from 0."""
 TEXTS = ("text", "sentence", "caption")
-"""Columns of which the first that is there is `txt` as well, where there is no `txt`; a table's only text column is, too."""
+"""Columns that replace a missing column `txt`: the first one that exists, otherwise the only text column of the table."""
 MAGIC = {
     "jpg": rb"\xff\xd8\xff",
     "png": rb"\x89PNG",
@@ -43,12 +43,13 @@ MAGIC = {
     "ogg": rb"OggS",
     "mp3": rb"ID3|\xff[\xe2-\xff]",
 }
-"""How the files of a kind begin."""
+"""First bytes of the files of a kind."""
 GROUP_LETTERS = 2**20
-"""Letters of the rows that a packed text table has in a row group: some thousand sentences."""
+"""Characters in a row group of a packed text table: some thousand sentences."""
 READ_AT_ONCE = 1024
-"""Samples or rows that are read together, and again together if a store fails."""
+"""Samples or rows that are read together, and read again together if a store fails."""
 
+_BLANK = "multicse.blank"  # metadata of a packed text table: `Table.blank`
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 Row = dict[str, Any]
@@ -57,18 +58,20 @@ _Columns = TypeVar("_Columns", pa.Table, pa.RecordBatch)
 
 
 class Table(NamedTuple):
-    """A file whose rows are read by number."""
+    """File with rows that are read by number."""
 
     rows: int
     read: Callable[[Sequence[int]], Iterator[Row]]
     """Yields the rows of these numbers, which ascend."""
+    blank: tuple[int, int] = (0, 0)
+    """Number of blank lines in a text table, which are not rows, and the number of the first."""
 
 
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
-    """Return rows and bytes of a table, and the names of its columns and of the fields that its first row has.
+    """Return the number of rows of a table, its bytes, and the names of its columns and of the fields of its first row.
 
     Raises:
-        DataError: If it cannot be understood, and other errors as `readable` handles them.
+        DataError: If the table cannot be understood. Call it through `readable`, for other errors.
     """
     table = _open(url)
     fs, path = filesystem(url)
@@ -82,9 +85,14 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
 
 
 def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, bytes] | str]]:
-    """Yield key and fields of the rows of these numbers (ascending ones are read fastest); instead of fields what is wrong.
+    """Yield key and fields of rows; of a row that cannot be used, an error message instead of fields.
 
-    Raises as `scan`.
+    Args:
+        url: Table.
+        indexes: Numbers of the rows; ascending numbers are read fastest.
+
+    Raises:
+        DataError: As `scan`.
     """
     table, options = _open(url), options_of(url)
     rows = table.read([index for index in indexes if index < table.rows])
@@ -106,7 +114,16 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield number and columns of the rows from `first` up to `stop`, with dotted names. Raises DataError."""
+    """Yield number and columns of the rows from `first` up to `stop`, with dotted names.
+
+    Args:
+        url: Table.
+        first: Number of the first row.
+        stop: Number after the last row. Default: all rows.
+
+    Raises:
+        DataError: If the table cannot be read.
+    """
     end = count(url) if stop is None else stop
     for start in range(first, end, READ_AT_ONCE):
         numbers = range(start, min(end, start + READ_AT_ONCE))
@@ -119,8 +136,13 @@ def count(url: str) -> int:
     return readable(url, lambda: _open(url).rows)
 
 
+def blank(url: str) -> tuple[int, int]:
+    """Return the number of blank lines in a table, and the number of the first. Raises DataError."""
+    return readable(url, lambda: _open(url).blank)
+
+
 def _fields_of(row: Row) -> dict[str, bytes]:
-    """The fields of a flat row as a shard would hold them. Raises DecodeError."""
+    """Return the fields of a flat row, as in a shard. Raises DecodeError."""
     fields: dict[str, bytes] = {}
     record: Row = {}
     for name, value in row.items():
@@ -129,7 +151,7 @@ def _fields_of(row: Row) -> dict[str, bytes]:
         if isinstance(value, bytes):
             kind = _kind(value) or name
             if kind in fields:
-                raise DecodeError(f"two columns hold a {kind}; name one as #{kind}=COLUMN behind the table")
+                raise DecodeError(f"two columns contain a {kind}; name one by #{kind}=COLUMN after the table")
             fields[kind] = value
         elif name in ("txt", "cls", "json"):
             if not isinstance(value, str):
@@ -141,11 +163,11 @@ def _fields_of(row: Row) -> dict[str, bytes]:
     named = next((name for name in TEXTS if name in row), texts[0] if len(texts) == 1 else None)
     if "txt" not in fields and named in record and "json" not in fields:
         value = record[named]
-        with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others need it not
+        with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others do not need it
             fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(named))).encode(
                 "utf-8", "surrogatepass"
             )
-        if "caption" in record and named != "caption":  # which captions are, rather than a text that no column names so
+        if "caption" in record and named != "caption":  # captions have priority over `txt`, which is another column here
             record.setdefault("captions", [caption] if isinstance(caption := record["caption"], str) else caption)
     if record and "json" not in fields:
         fields["json"] = _json(record).encode("utf-8", "surrogatepass")
@@ -153,12 +175,12 @@ def _fields_of(row: Row) -> dict[str, bytes]:
 
 
 def _kind(value: bytes) -> str | None:
-    """Return the kind of a picture or sound; None if it is none."""
+    """Return the kind of an image or audio file; None for other bytes."""
     return next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), None)
 
 
 def _json(value: Any) -> str:
-    """JSON in which bytes are texts; what is not UTF-8 in them is refused where it is read as a text."""
+    """Return JSON in which bytes are texts. Bytes that are not UTF-8 are refused when they are read as a text."""
 
     def plain(value: Any) -> str:
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
@@ -167,10 +189,18 @@ def _json(value: Any) -> str:
 
 
 def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -> Row:
-    """The row with dotted names for nested columns, and what its options rename; an empty cell, or NaN, is the empty text.
+    """Return a row with dotted names for nested columns. An empty cell, or NaN, is the empty text.
 
-    Bytes that are UTF-8, and no picture or sound, are a text: some programs do not mark texts as such. Hugging Face's
-    pictures and sounds, which have `bytes` and `path`, are their bytes, else their path.
+    Bytes that are UTF-8, and not an image or audio file, are a text, since some programs do not mark texts as such. Images
+    and audio clips of Hugging Face, which have `bytes` and `path`, are their bytes, otherwise their path.
+
+    Args:
+        row: Columns by name.
+        options: Options of the table (`options_of`), which rename columns.
+        before: Prefix of the names.
+
+    Raises:
+        DecodeError: If an option names a column that does not exist.
     """
     found: Row = {}
     for name, value in row.items():
@@ -195,18 +225,26 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
 
 
 def readable(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, a whole read from `url` as in `call_storage`; every error of it is a DataError."""
+    """Return the result of a read, with every error as a DataError.
+
+    Args:
+        url: URL or path, for messages.
+        act: Complete read, as in `call_storage`.
+
+    Raises:
+        DataError: If the file cannot be read or is damaged; a StoreError if a remote store does not answer.
+    """
     with data_errors(url):
         return call_storage(url, act)
 
 
 @contextlib.contextmanager
 def data_errors(url: str) -> Iterator[None]:
-    """Make a DataError of every error that reading from `url` has in the body."""
+    """Convert errors of reading from `url` in the body to DataError."""
     try:
         yield
     except (OSError, UnicodeError, pa.ArrowException) as error:
-        raise DataError(f"{url} cannot be read: {error}") from None  # whose text may be the URL with its password
+        raise DataError(f"{url} cannot be read: {error}") from None  # the text may contain the URL with its password
 
 
 def _open(url: str) -> Table:
@@ -219,11 +257,11 @@ def _opened(url: str, checksum: str) -> Table:
     if kind in ("parquet", "arrow"):
         return _parquet(url) if kind == "parquet" else _arrow(url)
     packed = _packed(url, checksum)
-    return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
+    return packed._replace(read=lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
 
 def _packed(url: str, checksum: str) -> Table:
-    """Return the table in the cache that holds the rows of a text table, each as JSON; made unless it is there.
+    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist.
 
     Raises:
         DataError: If the file or a row cannot be read, with its file and line, or if the cache cannot be written.
@@ -231,10 +269,11 @@ def _packed(url: str, checksum: str) -> Table:
     separator = options_of(url).get("separator")
     unread: list[OSError] = []
 
-    def texts() -> Iterator[str]:
+    def texts(blank: Blank) -> Iterator[str]:
         fs, source = filesystem(url)
         try:
-            for _, row in read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator):
+            file = Path(source) if isinstance(fs, LocalFileSystem) else url
+            for _, row in read_table(file, separator=separator, left_out=blank):
                 yield json.dumps(row)
         except OSError as error:
             unread.append(error)
@@ -243,26 +282,29 @@ def _packed(url: str, checksum: str) -> Table:
     def write(path: Path) -> None:
         unread.clear()
         group: list[str] = []
-        letters = 0
+        letters, blank = 0, Blank()
         try:
             with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for text in texts():
+                for text in texts(blank):
                     group.append(text)
                     letters += len(text)
                     if letters >= GROUP_LETTERS:
                         out.write_table(pa.table({"row": group}))
                         group, letters = [], 0
                 out.write_table(pa.table({"row": pa.array(group, pa.string())}))
-        except OSError as error:  # of the store, which is tried again, or of the cache
+                out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
+        except OSError as error:  # of the store, which is read again, or of the cache
             if unread:
                 raise
             raise limits.cache_error(place, error) from error
 
-    stamp = f"3 {split_options(url)[0]} {checksum} {separator}"  # 3: how rows are read, and the form of the file
+    stamp = f"4 {split_options(url)[0]} {checksum} {separator}"  # 4: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:
-        return readable(str(path), partial(_parquet, str(path)))
+        table = readable(str(path), partial(_parquet, str(path)))
+        lines, first = pq.read_metadata(path).metadata[_BLANK.encode()].split()
+        return table._replace(blank=(int(lines), int(first)))
 
     return limits.cached(place, lambda path: readable(url, partial(write, path)), read)
 
@@ -276,7 +318,7 @@ def _parquet(url: str) -> Table:
         size = limits.over("GROUP", groups[large[0]].total_byte_size, limits.GROUP)
         raise DataError(f"{url}: row group {large[0]} has {size} bytes; write it with smaller row groups, or pack it")
 
-    @lru_cache(maxsize=1)  # the next window of a rank goes on in it
+    @lru_cache(maxsize=1)  # the next window of a rank continues in it
     def group(number: int) -> pa.Table:
         with fs.open(path, "rb") as file:
             return _validated(pq.ParquetFile(file).read_row_group(number))
@@ -285,28 +327,31 @@ def _parquet(url: str) -> Table:
 
 
 def _arrow(url: str) -> Table:
-    """Both forms: a file, and a stream, as Hugging Face's data sets are."""
+    """Open Arrow's file format, or its stream format, which the library datasets writes."""
     fs, path = filesystem(url)
     local = isinstance(fs, LocalFileSystem)
     if not local and (size := fs.size(path)) and size > limits.GROUP:
-        raise DataError(f"{url} has {limits.over('GROUP', size, limits.GROUP)} bytes; copy it here, or make Parquet of it")
+        raise DataError(
+            f"{url} has {limits.over('GROUP', size, limits.GROUP)} bytes; copy it to this machine, or convert it to Parquet"
+        )
     source = pa.memory_map(path) if local else pa.BufferReader(fs.cat_file(path))
     try:
         table = pa.ipc.open_file(source).read_all()
     except pa.ArrowInvalid:
         source.seek(0)
         table = pa.ipc.open_stream(source).read_all()
-        if source.tell() < source.size():  # zeros are how a stream ends
-            raise DataError(f"{url} goes on behind the end of its stream at byte {source.tell()}: it is damaged") from None
+        if source.tell() < source.size():  # a stream ends with zeros
+            raise DataError(f"{url} continues after the end of its stream at byte {source.tell()}: it is damaged") from None
     batches = table.to_batches()
     return _columns([len(batch) for batch in batches], lru_cache(lambda number: _validated(batches[number])))
 
 
 def _validated(columns: _Columns) -> _Columns:
-    """Return the columns, views as what they are views of: pyarrow cannot take rows of them.
+    """Return the columns, with views converted to plain texts and bytes: pyarrow cannot take rows of views.
 
     Raises:
-        ArrowInvalid: If two have the same name, a value lies outside them or a text is not UTF-8: pyarrow checks neither.
+        ArrowInvalid: If two columns have the same name, a value is outside of its buffer or a text is not UTF-8, which
+            pyarrow does not check.
     """
     columns.validate(full=True)
     names = columns.schema.names

@@ -1,6 +1,6 @@
-"""Indexes of tar files: where their samples are.
+"""Indexes of tar files: positions of their samples.
 
-Packing writes one next to each shard. Those of other shards are in the cache folder.
+Packing writes an index next to each shard. Indexes of other shards are in the cache folder.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from multicse.data import limits
 from multicse.data.errors import DataError
 
 ENDING = ".index.gz"
-"""What follows the name of a shard in the name of its index."""
+"""Ending of an index, after the name of the shard."""
 _OTHERS = (ArithmeticError, StopIteration, RecursionError)
 
 
 @dataclass(frozen=True)
 class Index:
-    """Where the samples of a tar file are."""
+    """Positions of the samples of a tar file."""
 
     keys: list[str]
     members: list[tuple[tuple[str, int, int], ...]]
     """Field, offset and size of every file of every sample."""
     faults: dict[int, str]
-    """Positions whose sample is there but cannot be used, and why."""
+    """Positions with a sample that cannot be used, and the reasons."""
     tail: str | None
-    """What is wrong behind the last sample; none: nothing."""
+    """Damage after the last sample, or None."""
     lost: int
-    """Samples that are behind it, about."""
+    """Approximate number of samples after the damage."""
     size: int
     """Bytes of the tar file."""
     unused: tuple[int, str] = (0, "")
-    """Files that belong to no sample, since they are hidden or have no extension: how many, and the first."""
+    """Number of files that belong to no sample, since they are hidden or have no extension, and the first."""
 
     def to_bytes(self) -> bytes:
-        """Return gzipped JSON. In place of offsets it has gaps: the bytes since the file before, 512 of a header."""
+        """Return gzipped JSON with gaps instead of offsets: the bytes after the previous file, 512 for a header."""
         kinds: dict[tuple[str, ...], int] = {}
         of = [kinds.setdefault(tuple(name for name, _, _ in sample), len(kinds)) for sample in self.members]
         sizes, gaps, end = [], [], 0
@@ -55,7 +55,7 @@ class Index:
         """Return the index that `to_bytes` wrote.
 
         Raises:
-            DataError: If it is damaged or larger than `limits.MANIFEST`. Its offsets may lie outside the shard: see `fits`.
+            DataError: If it is damaged or larger than `limits.MANIFEST`. Offsets outside of the shard are found by `fits`.
         """
         try:
             stream = zlib.decompressobj(wbits=31)
@@ -81,22 +81,33 @@ class Index:
             numbers = (int(record["lost"]), int(record["size"]), (int(count), str(first)))
             return cls(record["keys"], members, faults, record["tail"], *numbers)
         except (zlib.error, ValueError, LookupError, TypeError, AttributeError, *_OTHERS) as error:
-            raise DataError(f"no index of a shard ({type(error).__name__}: {error})") from None
+            raise DataError(f"not an index of a shard ({type(error).__name__}: {error})") from None
 
     def fits(self, samples: int, size: int) -> bool:
-        """Return whether it can be one of a sound tar with so many samples and bytes: files follow each other inside it."""
+        """Return whether the index can belong to an undamaged tar, in which files follow each other.
+
+        Args:
+            samples: Number of samples of the tar.
+            size: Bytes of the tar.
+        """
         end = 0
         for sample in self.members:
             for _, offset, length in sample:
                 if offset < end + BLOCKSIZE or not 0 <= length <= limits.MEMBER:
                     return False
                 end = offset + length
-        sound = not self.faults and self.tail is None and max(map(len, self.members), default=0) <= limits.FIELDS
-        return sound and len(self.keys) == samples and self.size == size and end <= size
+        whole = not self.faults and self.tail is None and max(map(len, self.members), default=0) <= limits.FIELDS
+        return whole and len(self.keys) == samples and self.size == size and end <= size
 
 
 def is_header(block: memoryview, name: str, size: int) -> bool:
-    """Return whether a block of a tar is the header of a regular file of this name and size, as packing writes it."""
+    """Return whether a block of a tar is the header of a regular file, as packing writes it.
+
+    Args:
+        block: First bytes of the member.
+        name: Name of the file.
+        size: Bytes of the file.
+    """
     start = name.encode("ascii", "replace")[:100].ljust(100, NUL)  # an extended header before it has the rest
     return block[:100] == start and block[124:136] == b"%011o\0" % size and block[156:157] == REGTYPE
 

@@ -1,4 +1,4 @@
-"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and what to do."""
+"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -21,10 +22,10 @@ from multicse.data.errors import DataError, did_you_mean
 from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
 
 SEPARATORS = ",;\t|"
-_EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line by which Excel is given the separator
+_EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line that specifies the separator for Excel
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
-_NO_UTF8 = re.compile("[\udc80-\udcff]")  # how bytes are decoded that are not UTF-8
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # decoded bytes that are not UTF-8
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
     b"BZh91AY&SY": "is compressed; decompress it (bunzip2)",
@@ -35,18 +36,32 @@ _OTHER = {
     b"\xff\xfe": "is UTF-16; save it as UTF-8 (Excel: CSV UTF-8)",
     b"\xfe\xff": "is UTF-16; save it as UTF-8",
 }
-"""How files begin that are neither texts nor text tables, and what to do with them."""
+"""First bytes of files that are neither texts nor text tables, and the remedy."""
+
+
+@dataclass
+class Blank:
+    """Blank lines of a file: how many, and the number of the first."""
+
+    lines: int = 0
+    first: int = 0
+
+    def add(self, number: int) -> None:
+        """Count the line of this number."""
+        self.first = self.first if self.lines else number
+        self.lines += 1
 
 
 def read_table(
-    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None
+    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, left_out: Blank | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, from its beginning.
+    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file.
 
     Args:
-        path: File, or URL of one, whose ending says which it is. A text has the column `txt`.
+        path: File or URL. Its ending determines the format; a text has the column `txt`.
         columns: As in `read_rows`.
         separator: As in `read_rows`.
+        left_out: As in `read_rows`.
 
     Raises:
         DataError: As `read_rows` and `read_json`.
@@ -54,19 +69,23 @@ def read_table(
     """
     kind = table_kind(str(path))
     if kind == "txt":
-        return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
+        return ((number, {"txt": line.strip()}) for number, line in read_lines(path, left_out=left_out))
     if kind == "jsonl":
-        return read_json(path)
-    return read_rows(path, columns, separator=separator)
+        return read_json(path, left_out)
+    return read_rows(path, columns, separator=separator, left_out=left_out)
 
 
-def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed).
+
+    Args:
+        path: File or URL.
+        left_out: Blank lines are added to it.
 
     Raises:
         DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, left_out=left_out):
         row: Any = None
         try:
             row = json.loads(line)
@@ -75,36 +94,51 @@ def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             if not line.lstrip().startswith("["):
                 raise DataError(f"{path}, line {number}: no JSON ({error}); a line is an object of JSON") from error
-            row = []  # the beginning of an array
+            row = []  # the start of an array
         if isinstance(row, list):
             raise DataError(
-                f"{path}, line {number}: an array of JSON; write an object a line (jq -c '.[]', or pandas' lines=True)"
+                f"{path}, line {number}: an array of JSON; write one object per line (jq -c '.[]', or pandas' lines=True)"
             )
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
         yield number, row
 
 
-def read_lines(path: Path | str, *, blank: bool = False, latin: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 file (``.gz``: compressed) with their numbers from 1, without line ends and byte order mark.
+def read_lines(
+    path: Path | str, *, blank: bool = False, latin: bool = False, left_out: Blank | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file (``.gz``: compressed) with their numbers from 1.
 
-    `path` may be a URL. Lines end by a line feed, a carriage return or both, and by nothing else, since sentences hold other
-    Unicode separators. Blank lines are left out unless `blank` is set. With `latin` a file that is not UTF-8 is read as
-    latin-1.
+    Lines end with a line feed, a carriage return or both. No other Unicode separator ends a line, since sentences contain
+    them. Line ends and the byte order mark are removed.
+
+    Args:
+        path: File or URL.
+        blank: Yield blank lines as well.
+        latin: Read a file that is not UTF-8 as latin-1.
+        left_out: Blank lines that are not yielded are added to it.
 
     Raises:
-        DataError: a path that is no file, bytes that are not UTF-8, a gzip file that is cut or damaged, a line of more than
+        DataError: If the file does not exist, is not UTF-8 or is a damaged gzip file, or if a line has more than
             `limits.LINE` characters.
     """
     for number, line in _whole_lines(path, latin):
         if blank or line.strip():
             yield number, line.rstrip("\r\n")
+        elif left_out is not None:
+            left_out.add(number)
 
 
 def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """The cells of a table of tabs whose first line names no columns, with their line numbers.
+    """Yield the cells of a tab-separated table without a line of column names, with their line numbers.
 
-    Raises DataError, as `read_lines`, and for a line that has not `count` cells; with `more` it may have more.
+    Args:
+        path: File.
+        count: Number of cells per line.
+        more: Allow further cells.
+
+    Raises:
+        DataError: As `read_lines`, and if a line has another number of cells.
     """
     for number, line in read_lines(path):
         cells = line.split("\t")
@@ -121,31 +155,34 @@ def read_rows(
     *,
     separator: str | None = None,
     quoted: bool | None = None,
+    left_out: Blank | None = None,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a table (``.gz``: compressed) whose first line names the columns, with the numbers of their last lines.
+    """Yield the rows of a table (``.gz``: compressed) below a line of column names, with the numbers of their last lines.
 
-    They are the rows of Python's csv module: every one is yielded or an error. Empty lines are left out. A column without a
-    name is called by its number.
+    The rows are the rows of Python's csv module: every row is yielded or an error. Blank lines are left out. A column
+    without a name gets its number as a name.
 
     Args:
-        path: the file, UTF-8, or its URL.
-        columns: must be there, each once, in any order; further columns are kept. If empty, every column must be there once.
-        either: one or more of these must be there as well.
-        separator: what stands between two cells. Default: in a ``.csv`` what an Excel line ``sep=;`` names, otherwise the
-            usual one that its first row has most often outside quotation marks; in other files a tab.
-        quoted: whether cells may stand in quotation marks (and hold separators and line ends); else those are text.
-            Default: in a ``.csv`` they may, in a ``.tsv`` if every cell that begins with a mark is such a cell, and one of
-            them needs its marks or all cells but numbers have them.
+        path: UTF-8 file or URL.
+        columns: Required columns, each once, in any order; further columns are kept. If empty, no name may occur twice.
+        either: Columns of which at least one is required.
+        separator: Character between two cells. Default: a tab; in a ``.csv`` the separator in an Excel line ``sep=;``,
+            otherwise the usual separator that occurs most often in the first row, outside quotation marks.
+        quoted: Quotation marks enclose cells (which may contain separators and line ends). If False, they are text.
+            Default: True in a ``.csv``; in a ``.tsv`` True if every cell that starts with a mark is a quoted cell, and one
+            of them needs its marks or all cells but numbers have them.
+        left_out: Blank lines are added to it.
 
     Raises:
-        DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header,
-            marks that are no quotation, or a TSV that has other rows with quotation than without.
+        DataError: As `read_lines`; if the file is empty, a column is missing, a row has another length than the header,
+            marks are not quotation, or the rows of a TSV depend on whether marks are quotation.
     """
     csv.field_size_limit(limits.LINE)  # a text may be longer than csv's 128 kB
     kind = table_kind(str(path))
     separator = separator or (_separator(path) if kind == "csv" else "\t")
     quoted = kind == "csv" or (kind == "tsv" and _is_quoted(path, separator)) if quoted is None else quoted
-    rows = _cells(path, separator, quoted)
+    left_out = left_out or Blank()
+    rows = _cells(path, separator, quoted, left_out)
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
@@ -161,7 +198,9 @@ def read_rows(
     for number, cells in rows:
         if len(cells) == len(header):
             yield number, dict(zip(header, cells, strict=True))
-        elif len(cells) > 1 or cells[0].strip():
+        elif len(cells) == 1 and not cells[0].strip():
+            left_out.add(number)
+        else:
             raise DataError(
                 f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; "
                 f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
@@ -172,8 +211,8 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
-    """The rows of Python's csv module that are not empty, each with the number of its last line."""
+def _cells(path: Path | str, separator: str, quoted: bool, left_out: Blank | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of Python's csv module, each with the number of its last line. Empty lines are added to `left_out`."""
     number = before = 0
 
     def lines() -> Iterator[str]:
@@ -187,6 +226,8 @@ def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int
         for cells in csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True):
             if cells:
                 yield number, cells
+            elif left_out is not None:
+                left_out.add(number)
             before = number
     except csv.Error as error:
         raise DataError(
@@ -196,7 +237,7 @@ def _cells(path: Path | str, separator: str, quoted: bool) -> Iterator[tuple[int
 
 
 def _separator(path: Path | str) -> str:
-    """The separator of a CSV, as its beginning shows it."""
+    """Return the separator of a CSV according to its first lines."""
     lines = [line for _, line in islice(_whole_lines(path), 16)]
     if lines and (named := _EXCEL.fullmatch(lines[0])):
         return named[1]
@@ -205,10 +246,10 @@ def _separator(path: Path | str) -> str:
 
 
 def _is_quoted(path: Path | str, separator: str) -> bool:
-    """Whether the quotation marks of a TSV quote: some programs write it so, others write texts with marks as they are.
+    """Return whether the quotation marks of a TSV enclose cells. Some programs write text with marks unchanged.
 
     Raises:
-        DataError: If it may be either, and the rows would be others.
+        DataError: If both are possible and give different rows.
     """
     if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
         return False
@@ -225,10 +266,11 @@ def _is_quoted(path: Path | str, separator: str) -> bool:
 
 
 def _shows_quotation(path: Path | str, separator: str) -> bool:
-    """Whether a TSV with as many cells either way holds what only programs that quote write.
+    """Return whether a TSV with the same number of cells either way contains signs of quotation.
 
-    That is a cell in marks that holds a mark, a separator or a line end, or is empty; or marks around all cells but numbers.
-    Without this, one part of a set would be read otherwise than the next, since all its cells in marks happen to be whole.
+    The signs are a cell in marks that contains a mark, a separator or a line end, or is empty; and marks around all cells
+    but numbers. Without this condition, parts of one set would be read differently if all cells in marks of a part happen
+    to be complete.
     """
     if any(
         re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells
@@ -245,19 +287,19 @@ def _shows_quotation(path: Path | str, separator: str) -> bool:
 
 
 def _lengths(rows: Iterator[tuple[int, list[str]]]) -> Counter[int]:
-    """How many rows have how many cells, without the blank lines that `read_rows` leaves out."""
+    """Return the number of rows by their number of cells, without the blank lines that `read_rows` leaves out."""
     counts = Counter(len(cells) if len(cells) > 1 or cells[0].strip() else 0 for _, cells in rows)
     blank = counts.pop(0, 0)
     return counts if max(counts, default=1) > 1 else counts + Counter({1: blank})
 
 
 def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines with their ends and numbers."""
+    """Yield lines with line ends and numbers. Raises DataError as `read_lines`."""
     if isinstance(path, Path) and path.is_dir():
         raise DataError(f"{path} is a folder, a file is needed")
     if isinstance(path, Path) and not path.is_file():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise DataError(f"there is no file {path}.{did_you_mean(path.name, beside)}")
+        raise DataError(f"file {path} not found.{did_you_mean(path.name, beside)}")
     if latin and any(_NO_UTF8.search(line) for _, line in _decoded(path, "utf-8")):
         yield from _decoded(path, "latin-1")
         return
@@ -271,7 +313,7 @@ def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, s
 
 
 def _refuse_other(path: Path | str, line: str) -> None:
-    """DataError for a file that is no text in UTF-8 by its first line."""
+    """Raise DataError for a file with a first line that is not UTF-8 text."""
     content = line.encode("utf-8", "surrogateescape")
     for start, what in _OTHER.items():
         if content.startswith(start):
@@ -281,7 +323,7 @@ def _refuse_other(path: Path | str, line: str) -> None:
 
 
 def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
-    """Lines with their ends and numbers; what is not UTF-8 in them matches `_NO_UTF8`."""
+    """Yield lines with line ends and numbers. Bytes that are not UTF-8 match `_NO_UTF8`."""
     number = 0
     try:
         if isinstance(path, Path):
@@ -306,5 +348,5 @@ def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
         ) from error
     except OSError as error:
         if not isinstance(path, Path):
-            raise  # of a store: `tables.readable` tries the whole read again
+            raise  # of a store: `tables.readable` repeats the complete read
         raise DataError(f"{path} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Which text a value of a row is: the one rule of streams, packing and evaluation."""
+"""Conversion of values to text, by the same rule in streams, packing and evaluation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from multicse.data import limits
 from multicse.data.errors import DecodeError
 
-_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # what JSON may write and UTF-8 cannot; what a text that was damaged holds
+_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # valid in JSON, not in UTF-8; a sign of damage
 
 
 def text_of(value: Any, place: str) -> str:
@@ -19,7 +19,7 @@ def text_of(value: Any, place: str) -> str:
 
     Args:
         value: A cell of a table, a value of JSON or a file of a sample.
-        place: Where it is, at the beginning of the message.
+        place: Place of the value, at the start of error messages.
 
     Raises:
         DecodeError: If the value is not a text (a list, a map, a truth value, infinity), or if the text is not UTF-8, is
@@ -27,7 +27,7 @@ def text_of(value: Any, place: str) -> str:
     """
     if isinstance(value, bytes):
         try:
-            value = value.decode("utf-8-sig")  # files written on Windows begin with a byte order mark
+            value = value.decode("utf-8-sig")  # files written on Windows start with a byte order mark
         except UnicodeDecodeError as error:
             raise DecodeError(f"{place} is not UTF-8 ({error})") from error
     if isinstance(value, float) and not math.isinf(value):
@@ -41,5 +41,5 @@ def text_of(value: Any, place: str) -> str:
     if len(text) > limits.TEXT:
         raise DecodeError(f"{place} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
     if _NO_TEXT.search(text):
-        raise DecodeError(f"{place} holds a lone surrogate or a zero byte, which is no text")
+        raise DecodeError(f"{place} contains a lone surrogate or a zero byte, so it is not a text")
     return text

@@ -170,12 +170,19 @@ def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> l
         probing: Settings of classifiers.
 
     Raises:
-        EvaluationError: As for `make_tasks`, or the folder `data` contains no STS set.
+        EvaluationError: As for `make_tasks`, or the folder `data` contains no STS set, or no task reads it.
     """
     chosen = expand(names or available(data), data)
     if not chosen:
         raise EvaluationError(f"the data folder {data} contains no STS set; name other tasks with --tasks")
+    if data is not None and not any(map(_reads_data, chosen)):
+        raise EvaluationError(f"--data {data}: none of the tasks {', '.join(chosen)} reads it; leave it out")
     return make_tasks(chosen, data, probing)
+
+
+def _reads_data(name: str) -> bool:
+    """Return whether a task reads the data folder."""
+    return name.partition(":")[0] not in KINDS and name.removesuffix(GEOMETRY) not in sts.LEE
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:

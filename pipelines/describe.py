@@ -15,8 +15,10 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse.data import tables
 from multicse.data.errors import DataError, cli_errors
-from multicse.data.shard_urls import expand, parent
+from multicse.data.pack import BLANK
+from multicse.data.shard_urls import TEXT_TABLES, expand, parent, table_kind
 from multicse.data.shard_writer import left_out_lines
 from multicse.data.shards import BadSample, Manifest, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
 
@@ -60,6 +62,9 @@ def describe_shards(urls: str, samples: int = 3) -> str:
         lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
     manifests = (read_manifest(folder) for folder in dict.fromkeys(parent(shard.url) for shard in shards.shards))
     lines += [f"  {line}" for found in manifests if found for line in _left_out(found)]
+    for shard in shards.shards:
+        if table_kind(shard.url) in TEXT_TABLES and (blank := tables.blank(shard.url))[0]:
+            lines += [f"  {line}" for line in left_out_lines({BLANK: (blank[0], f"{shard.url}, line {blank[1]}")})]
     lines += ["", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
 

@@ -22,7 +22,7 @@ import tyro
 from multicse.data.errors import DataError
 from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Drafts, Output, UnpackedSample, left_out_lines, pack
+from multicse.data.shard_writer import Drafts, LeftOut, Output, UnpackedSample, left_out_lines, pack
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.text_encoder import EncoderConfig
@@ -30,7 +30,7 @@ from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
-READERS = 2
+READERS = 3
 """Version of reading and packing; files that were packed with another version are packed again."""
 FILE = "mine.json"
 """File of the recipe in the output folder."""
@@ -350,16 +350,16 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
         with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, "excel-tab", lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
     places = count()
-    drafts = ((draft, next(places) if draft else 1) for draft in _drafts(asked))
+    drafts = ((draft, next(places) if isinstance(draft, UnpackedSample) else 1) for draft in _drafts(asked))
     return (draft for draft, place in drafts if place % HELD_OUT or place >= HELD_OUT * MOST_HELD_OUT)
 
 
-def _drafts(asked: Arguments) -> Iterator[UnpackedSample | None]:
+def _drafts(asked: Arguments) -> Iterator[UnpackedSample | LeftOut]:
     return table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
 
 
 def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
-    return (draft for draft in _drafts(asked) if draft is not None)
+    return (draft for draft in _drafts(asked) if isinstance(draft, UnpackedSample))
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -31,51 +31,66 @@ from multicse.data.streams.decode import IMAGES, SOUNDS
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
+    """Options of all kinds of sources."""
+
     out: Path
-    """Folder of the shards; one folder for each split."""
+    """Folder of the shards; each split needs its own folder."""
     name: str | None = None
     """Shards are called NAME-SPLIT-000000.tar. Default: the name of the folder."""
     split: str = "train"
-    """Part of the set that this is, as train, dev or test; it stands in the names of the shards."""
+    """Split of the data set, such as train, dev or test; it is a part of the shards' names."""
     shard_size: int | None = None
-    """Most samples in a shard. Default: 10,000 texts, 1,000 pictures or sounds."""
+    """Maximum number of samples in a shard. Default: 10,000 texts, 1,000 images or audio clips."""
     shuffle: bool = True
-    """Mix the samples before they are cut into shards. Streams mix only within a window, so sorted sources need it."""
+    """Shuffle the samples before they are cut into shards. Streams shuffle only within a window, so sorted sources need
+    this."""
     seed: int = 0
-    """Seed of that mixing: equal input and seed give equal bytes."""
+    """Seed of the shuffle: equal input and seed give equal bytes."""
     licence: str = "unknown"
-    """Licence of the data, e.g. CC-BY-SA-4.0; it goes into the model cards of what is trained on it."""
+    """Licence of the data, e.g. CC-BY-SA-4.0, for the cards of models that are trained on it."""
     source: str = "unknown"
-    """Where the data comes from, e.g. a web address."""
+    """Source of the data, e.g. a web address."""
     language: str = ""
-    """Code of the language of the texts, e.g. de; it goes into the model cards as well."""
+    """Code of the language of the texts, e.g. de, for model cards."""
     overwrite: bool = False
-    """Replace the shards that are in the folder."""
+    """Replace the shards in the folder."""
     workers: int = 1
-    """Processes that read and write: of a large source as many as there are cores. The shards are the same."""
+    """Processes that read and write; for a large source use all cores. The shards do not depend on their number."""
 
     def output(self, shard_size: int, form: Form = "tar") -> Output:
+        """Return the settings of the shards. Raises DataError for a seed without shuffle.
+
+        Args:
+            shard_size: Default number of samples in a shard.
+            form: Form of the shards.
+        """
         name = self.out.resolve().name if self.name is None else self.name
         size = shard_size if self.shard_size is None else self.shard_size
+        if self.seed and not self.shuffle:
+            raise DataError(f"--seed {self.seed}: --no-shuffle draws no order; leave one of them out")
         facts = (self.licence, self.source, self.overwrite, self.language)
         return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts, form, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns(Common):
+    """Options of tables and manifests."""
+
     label: str | None = None
-    """Column with the class; its names become the integers of the field cls, sorted."""
+    """Column with the class; the sorted names become the integers of the field cls."""
     where: tuple[str, ...] = ()
-    """COLUMN=VALUE: only rows with this value (several: all of them)."""
+    """Pack only rows with this value: COLUMN=VALUE. Several conditions must all be true."""
     classes_from: Path | None = None
-    """Folder of an earlier packed split whose class numbers are kept."""
+    """Folder of an earlier packed split, for the same class numbers."""
 
     def conditions(self) -> dict[str, str]:
+        """Return the values of `where` by column. Raises DataError for another form."""
         if bad := [text for text in self.where if "=" not in text]:
             raise DataError(f"--where {bad[0]!r}; write COLUMN=VALUE")
         return {column: value for column, _, value in (text.partition("=") for text in self.where)}
 
     def classes(self) -> tuple[str, ...] | None:
+        """Return the classes of the earlier split, if given. Raises DataError if it has none."""
         if self.classes_from is None:
             return None
         manifest = read_manifest(str(self.classes_from))
@@ -86,14 +101,15 @@ class Columns(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Common):
-    """Sentences, one a line (.txt, .gz): field txt. Empty lines are dropped and counted."""
+    """Pack sentences, one per line (.txt, .gz), as the field txt. Blank lines are left out and counted."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
-    """Text files, a sentence a line."""
+    """Text files, one sentence per line."""
     format: Form = "parquet"
-    """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
+    """Form of the shards. parquet: half the size of the texts; tar: a kilobyte per text, also for webdataset."""
 
     def run(self) -> Manifest:
+        """Pack the source. Raises DataError for invalid options or input."""
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
         parts = Parts([partial(text_lines, (file,)) for file in self.files])
@@ -102,20 +118,25 @@ class Text(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Columns):
-    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet .arrow. Several columns become the field json,
-    one becomes txt."""
+    """Pack texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet .arrow.
+
+    Several columns become the field json, one becomes txt.
+    """
 
     file: tyro.conf.Positional[str]
-    """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train. Of an odd CSV:
+    """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train. The separator of a CSV can be added:
     'x.csv#separator=^'."""
     columns: tuple[str, ...]
-    """The texts, by name and in order: sent0 sent1 hard_neg. A column in a column is OUTER.INNER."""
+    """Columns with the texts, in order: sent0 sent1 hard_neg. A nested column is OUTER.INNER."""
     format: Form = "parquet"
-    """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
+    """Form of the shards. parquet: half the size of the texts; tar: a kilobyte per text, also for webdataset."""
     keep_empty: bool = False
-    """Keep rows with an empty text beside others; streams read them with keep_empty."""
+    """Keep rows with an empty text next to other texts; streams read them with keep_empty."""
 
     def run(self) -> Manifest:
+        """Pack the source. Raises DataError for invalid options or input."""
+        if self.keep_empty and len(self.columns) == 1:
+            raise DataError("--keep-empty: for several columns, since a single empty text is no sample; leave it out")
         read = partial(
             table_rows,
             columns=self.columns,
@@ -132,29 +153,30 @@ class _Files(Columns):
     path: tyro.conf.Positional[str]
     """Folder of class folders, or a manifest that names files."""
     root: Path | None = None
-    """Folder with the manifest's files. Default: the manifest's folder."""
+    """Folder with the files of the manifest. Default: the folder of the manifest."""
     file_column: str = "file"
     """Column with the path of the file, or a pattern of columns: '{ytid}.wav', 'fold{fold}/{slice_file_name}'."""
     captions: tuple[str, ...] = ()
-    """Columns with captions. One column of a table becomes the field txt, otherwise json {"captions": [...]}."""
+    """Columns with captions. One column of a table becomes the field txt; otherwise they become json {"captions": [...]}."""
     group: bool = False
-    """Rows that name the same file are one sample with all their captions (AudioCaps' val and test)."""
+    """Make one sample with all captions of the rows that name the same file (AudioCaps' val and test)."""
     missing: Missing = "raise"
-    """What a file does that is not there, of another kind or cannot be decoded: stop, or be left out and counted."""
+    """Files that do not exist, are of another kind or cannot be decoded: stop with an error, or leave them out and count
+    them."""
 
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
+        """Pack files with these extensions. Raises DataError for options that do not fit the source."""
         output, classes, path = self.output(1_000), self.classes(), Path(self.path)
         if "://" in self.path or table_kind(self.path) in ("parquet", "arrow"):
             raise DataError(
-                f"{path} needs no packing: name it in place of shards (--streams.NAME.shards); if it holds names "
+                f"{path} needs no packing: name it instead of shards (--streams.NAME.shards); if it contains names "
                 "of files instead of their bytes, write it as .csv or .jsonl"
             )
         files = files_of(path, self.root)
         if path.is_dir():
-            if self.captions or self.label or self.where or self.root or self.group:
-                raise DataError(
-                    f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
-                )
+            options = ("captions", "label", "where", "root", "group", "file_column")
+            if given := [f"--{name.replace('_', '-')}" for name in options if getattr(self, name) != getattr(_Files, name)]:
+                raise DataError(f"{' '.join(given)}: for a manifest, and {self.path} is a folder; leave it out")
             return pack(folder_files(path, extensions, self.missing), output, files, classes)
         drafts = manifest_files(
             path,
@@ -172,36 +194,39 @@ class _Files(Columns):
 
 @dataclass(frozen=True, kw_only=True)
 class Images(_Files):
-    """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+    """Pack images (jpg jpeg png webp) of a folder of class folders, or a manifest (.csv, .tsv, .jsonl) with file names."""
 
     def run(self) -> Manifest:
+        """Pack the source. Raises DataError for invalid options or input."""
         return self.pack(IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audio(_Files):
-    """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+    """Pack audio (wav flac ogg mp3) of a folder of class folders, or a manifest (.csv, .tsv, .jsonl) with file names."""
 
     def run(self) -> Manifest:
+        """Pack the source. Raises DataError for invalid options or input."""
         return self.pack(SOUNDS)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Packed shards to a store that every node of a cluster can read, e.g. s3://bucket/shards/wiki."""
+    """Copy packed shards to a store that every node of a cluster can read, e.g. s3://bucket/shards/wiki."""
 
     folder: tyro.conf.Positional[Path]
     """Folder that pack.py made."""
     url: tyro.conf.Positional[str]
-    """Where the shards go in the store."""
+    """Folder of the shards in the store."""
 
     def run(self) -> str:
+        """Copy the shards and return a message."""
         upload(self.folder, self.url)
         return f"copied to {self.url}"
 
 
 def report(packed: Manifest) -> str:
-    """What was packed, in one or two lines."""
+    """Return a summary of packed shards."""
     record = packed.record
     size = f"{record['filesize'] / 1e6:.1f} MB"
     lines = [f"{packed.folder}: {record['nsamples']:,} samples in {len(packed.shards)} shards, {size}"]
@@ -213,11 +238,11 @@ def report(packed: Manifest) -> str:
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command and return its exit code; 2 for invalid input."""
     arguments: Text | Table | Images | Audio | Upload = tyro.cli(
         Text | Table | Images | Audio | Upload,
         args=argv,
-        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
+        description="Pack texts, images or audio into WebDataset shards with a dataset.json next to them.",
     )
     done = arguments.run()
     print(done if isinstance(done, str) else report(done))

@@ -1,4 +1,4 @@
-"""What the tests of data share."""
+"""Helpers of the tests of data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def png(color: int = 0) -> bytes:
 
 
 def write_pictures(folder: Path) -> Path:
-    """Twelve pictures of three classes, one of which has a dot in its name; and what systems leave among pictures."""
+    """Write twelve images of three classes (one name contains a dot), and files that systems write next to images."""
     for i, (name, extension) in enumerate([("dog", "png"), ("cat", "PNG"), ("cat/deep", "png"), ("bird.s", "jpeg")]):
         for j in range(3):
             path = folder / name / f"my pic.{j}.{extension}"

@@ -1,4 +1,4 @@
-"""Reading through Ray Data: how far it runs ahead, what it costs while it waits, and what happens when it dies."""
+"""Reading through Ray Data: read-ahead, cost while it waits, and recovery after it dies."""
 
 from __future__ import annotations
 

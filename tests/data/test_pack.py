@@ -1,4 +1,4 @@
-"""What is packed comes out again, from every kind of source, and every wrong input is told what is wrong."""
+"""Packing of every kind of source: shards contain the same samples, and errors name the cause."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me", "--language", "de"]
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
-    assert "26 samples in 3 shards" in printed and "27 left out: text, captions or class are empty" in printed
+    assert "26 samples in 3 shards" in printed and f"27 left out: blank line; the first: {text}, line 2\n" in printed
     found = {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])
     assert all(found[f"{2 * i:08d}"] == line for i, line in enumerate(LINES))  # the key is the line in the file, from 0
@@ -66,7 +66,7 @@ def test_rows_with_an_empty_text(tmp_path: Path) -> None:
         assert found == kept
 
 
-# --------------------------------------------------------------------------------------------------- pictures and sounds
+# ------------------------------------------------------------------------------------------------------- images and audio
 
 
 def test_image_folder(tmp_path: Path, pictures: Path) -> None:
@@ -81,7 +81,7 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
 
 
 def test_links_are_followed_and_each_file_is_found_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Class folders and files elsewhere; links to what is there already, to the folder itself, and to nothing."""
+    """Links to class folders and files elsewhere, to files below the folder, to the folder itself, and to nothing."""
     photos, store = tmp_path / "photos", tmp_path / "store"
     for number, name in enumerate(("photos/dog/0.png", "photos/dog/1.png", "store/cat/0.png", "store/1.png")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def test_what_is_left_out_is_counted_and_named(tmp_path: Path, pictures: Path, c
     (pictures / "metadata.jsonl").write_text('{"file_name": "dog/my pic.0.png"}\n')
     (pictures / "dog" / "cut.png").write_bytes(png()[:40])
     assert run("images", pictures, "--out", tmp_path / "strict") == 2
-    assert "metadata.jsonl is of no known kind" in (said := capsys.readouterr().err) and "--file-column" in said
+    assert "metadata.jsonl is of an unknown kind" in (said := capsys.readouterr().err) and "--file-column" in said
     assert run("images", pictures, "--missing", "skip", "--out", tmp_path / "out") == 0
     printed = capsys.readouterr().out
     assert describe.main([str(tmp_path / "out")]) == 0
@@ -230,3 +230,19 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_settings_without_effect_are_refused(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.csv").write_text("a,b\nc,d\n")
+    assert run("images", pictures, "--out", tmp_path / "packed") == 0
+    table = ("table", tmp_path / "x.csv", "--columns", "a")
+    commands: list[tuple[str, tuple[object, ...]]] = [
+        ("--classes-from", (*table, "--classes-from", tmp_path / "packed")),
+        ("--classes-from", ("images", pictures / "dog", "--classes-from", tmp_path / "packed")),
+        ("--file-column", ("images", pictures, "--file-column", "file_name")),
+        ("--keep-empty", (*table, "--keep-empty")),
+        ("--seed 3", (*table, "--seed", 3, "--no-shuffle")),
+    ]
+    for named, command in commands:
+        assert run(*command, "--out", tmp_path / "out") == 2
+        assert capsys.readouterr().err.startswith(f"error: {named}: ")

@@ -1,4 +1,4 @@
-"""Random CSV and TSV files, written by pandas and csv, against Python's csv module and what was written, cell by cell."""
+"""Random CSV and TSV files of pandas and csv, compared with Python's csv module and the original cells."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def test_a_random_csv_is_that_of_pandas_and_csv(rows: Rows, separator: str, quot
         return
     assert found == (wanted if wanted[1:] else [[]])
     if quoting == csv.QUOTE_ALL or not re.search(UNQUOTED[end], "".join(map("".join, rows))):
-        event("as it was written")
+        event("without quotation")
         assert found == ([columns, *rows] if rows else [[]])
 
 
 @RANDOM
 @given(TABLES, ENDS, st.booleans())
 def test_a_random_tsv_has_its_rows_with_and_without_quotation(rows: Rows, end: str, quoted: bool) -> None:
-    """Written by csv, or as it is; or it is an error that it can be read in two ways."""
+    """Read tables with and without quotation, or raise an error if both readings are possible."""
     if not rows:
         return
     rows = [[re.sub(UNQUOTED[end], " ", cell) for cell in row] for row in rows]

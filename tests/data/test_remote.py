@@ -1,4 +1,4 @@
-"""Stores that err: streams go on over what passes, and all else is told of the store, not of its samples."""
+"""Stores with errors: streams continue after temporary errors; other errors name the store, not its samples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.small import WORDS, write_sounds, write_text
 
 
 class Erring(SimpleHTTPRequestHandler):
-    """The files of a folder. Every request is refused some times before it succeeds, for every part of a file anew."""
+    """Serve the files of a folder. Every request for a part of a file is refused some times before it succeeds."""
 
     status, times = 503, 1
     seen: Counter[tuple[str, str, str | None]]
@@ -58,7 +58,7 @@ class Erring(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of what is in `tmp_path`."""
+    """Return the URL of the files in `tmp_path`."""
     monkeypatch.setattr(remote, "PAUSE", 0.01)
     monkeypatch.setattr(Erring, "seen", Counter(), raising=False)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Erring, directory=str(tmp_path))) as server:
@@ -93,7 +93,7 @@ def test_a_stream_goes_on_over_a_store_that_errs(served: str, tmp_path: Path) ->
 def test_a_file_is_the_same_wherever_it_is_redirected_to(
     served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To an address that is signed anew for every call, as hubs do."""
+    """Redirect to an address with a new signature for every call, like hubs."""
     found, signatures = Erring.send_head, count()
 
     def redirected(self: Erring) -> Any:

@@ -1,4 +1,4 @@
-"""Shards are exactly what they promise: equal bytes, true counts, whole or not there, in flat memory."""
+"""Writing of shards: equal bytes, correct counts, complete or absent, constant memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_index_says_what_is_there(tmp_path: Path) -> None:
 
 
 def test_memory_stays_flat(tmp_path: Path) -> None:
-    """The peak of 6,000 texts of 20 kB (120 MB) is not 40 MB above that of 60."""
+    """The peak memory for 6,000 texts of 20 kB (120 MB) is less than 40 MB above the peak for 60."""
     code = (
         "import resource, sys; from pathlib import Path; from multicse.data.shard_writer import *; n = int(sys.argv[1]);"
         "pack((UnpackedSample({'txt': b'x' * 20000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=500));"
@@ -70,11 +70,16 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("keys", "said"),
-    [("aab", "'a'.*occurs twice"), ("ab", "'b'.*MULTICSE_MAX_MEMBER"), ("ccd", "'c'.*own key"), ("exfe", "'e'.*next to")],
+    [
+        ("aab", "'a'.*occurs twice"),
+        ("ab", "'b'.*MULTICSE_MAX_MEMBER"),
+        ("ccd", "'c'.*another key"),
+        ("exfe", "'e'.*next to"),
+    ],
 )
 def test_what_cannot_be_read_is_not_packed(keys: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fields(key: str, number: int) -> dict[str, bytes]:
-        """Of c and e each sample has another field."""
+        """Each sample of c and e has a different field."""
         return {f"x{number}" if key in "ce" else "txt": b"x" * (500 if keys == "ab" and key == "b" else 5)}
 
     monkeypatch.setattr(limits, "MEMBER", 100)
@@ -95,7 +100,7 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
         "dataset.json",
         "x-dev-000000.tar",
         "x-dev-000000.tar.index.gz",
-    ]  # the old shards are not left beside the new
+    ]  # the old shards are removed
     (out / "precious.tar").write_bytes(b"")
     with pytest.raises(DataError, match="precious"):
         pack(drafts(), Output(out, "x", overwrite=True))

@@ -85,7 +85,7 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("set/a-{000..00.tar", "braces"),
         ("set/a-000.tar::set", "twice"),
         ("gopher://host/x.tar", "gopher"),
-        ("hf://imdb#split=test[:9]", "no name of a split"),
+        ("hf://imdb#split=test[:9]", "not the name of a split"),
         ("hub/tables", r"\*test\*.csv"),
         ("cc", r"name those of one: 'cc/\*train\*\.tar'"),
         ("sets", r"name those of one: 'sets/\*train\*\.tar'"),
@@ -113,7 +113,7 @@ def test_any_fsspec_url(folder: Path, memory: fsspec.AbstractFileSystem) -> None
         remote = ShardSet.open(urls)
         assert [shard.url for shard in remote.shards] == ["memory://bucket/a-000.tar", "memory://bucket/a-001.tar"]
         for mine, other in zip(local.shards, remote.shards, strict=True):
-            assert list(read(other, [2, 0])) == list(read(mine, [2, 0]))  # names do not depend on where a shard lies
+            assert list(read(other, [2, 0])) == list(read(mine, [2, 0]))  # names do not depend on the folder of a shard
     with pytest.raises(DataError, match="a-002"):
         expand("memory://bucket/a-{000..002}.tar")
 
@@ -122,7 +122,7 @@ def test_any_fsspec_url(folder: Path, memory: fsspec.AbstractFileSystem) -> None
 
 
 def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
-    long = "deep/" * 30 + "x"  # longer than a tar header holds
+    long = "deep/" * 30 + "x"  # longer than the name in a tar header
     members = [
         ("./cat.1/0001.jpg", b"a"), ("./cat.1/0001.CLS", b"1"), ("0002.seg.PNG", b"b" * 1500), ("0002.txt", b""),
         (".DS_Store", b"junk"), ("README", b"junk"), ("ünï.txt", b"c"), (f"{long}.txt", b"d" * 513), ("0001.jpg", b"e"),
@@ -155,7 +155,7 @@ def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_manifest", [True, False])
 @pytest.mark.parametrize("at", [0, 512, 1500, 5 * 2 * 1536, 5 * 2 * 1536 + 100, 9 * 2 * 1536 + 2900])
 def test_a_truncated_tar(tmp_path: Path, at: int, with_manifest: bool) -> None:
-    """Ten samples of two members of 512 + 1024 bytes: what lies before the cut is read, what does not is bad."""
+    """Ten samples of two members of 512 + 1024 bytes: samples before the cut are read, the others are bad."""
     members = numbered(10)
     path = tmp_path / "x.tar"
     data = Path(write_tar(path, members)).read_bytes()
@@ -185,19 +185,19 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
     "lie",
     [
         header(b"x.txt", b"\xff" * 12, b"0"),  # -1 byte
-        header(b"x.txt", b"\xff" * 10 + b"\xfc\x00", b"0"),  # back to where it came from, for ever
+        header(b"x.txt", b"\xff" * 10 + b"\xfc\x00", b"0"),  # back to the same member, in an endless loop
         header(b"x.txt", b"\x80" + b"\x7f" * 11, b"0"),  # 10^26 bytes
         header(b"x", b"%011o\0" % 2**20, b"x") + b"1" * 2**20,  # digits on which a regular expression takes hours
         header(b"x", b"%011o\0" % 512, b"x") + b"11 size=-5\n".ljust(512, b"\0") + header(b"x.txt", b"0\0", b"0"),
         (header(b"x", b"%011o\0" % 512, b"g") + b"11 path=ab\n".ljust(512, b"\0")) * 3000,  # deeper than Python's stack
         header(b"x", b"%011o\0" % 512, b"x") + b"0 path=a\n".ljust(512, b"\0"),  # a name of zeros
         bytes(512),  # a header that was zeroed
-        b"x.txt" + b"\xff" * 507,  # one whose sum is wrong
+        b"x.txt" + b"\xff" * 507,  # with a wrong checksum
     ],
     ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "name", "zeroed", "sum"],
 )
 def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
-    """What stood before it is read; what follows is bad samples that name the byte, about as many as lie there."""
+    """Samples before it are read; about the number of samples after it are bad, and name the byte."""
     path = tmp_path / "x.tar"
     data = Path(write_tar(path, numbered(10))).read_bytes()
     path.write_bytes(data[: 5 * 3072] + lie + data[5 * 3072 :])
@@ -209,7 +209,7 @@ def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
 
 
 def test_a_byte_that_is_not_the_packed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A letter of a text, and a class: no header knows, the manifest does. Hashed once as long as the file is the same."""
+    """A changed letter of a text or class differs from the manifest, not from a header. Unchanged files are hashed once."""
     monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "x.tar"
     data = bytearray(Path(write_tar(path, numbered(3))).read_bytes())
@@ -273,7 +273,7 @@ def test_files_of_no_sample_are_counted(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_names_with_several_dots(tmp_path: Path) -> None:
-    """The name of a sample ends at the first dot, as in WebDataset; the message says so."""
+    """The name of a sample ends at the first dot, as in WebDataset; the message explains it."""
     url = write_tar(tmp_path / "x.tar", [("IMG.001.jpg", b"1"), ("IMG.001.cls", b"1"), ("IMG.002.jpg", b"2")])
     sample = ShardSet.open(url).sample(0)
     assert isinstance(sample, RawSample) and set(sample.fields) == {"001.jpg", "001.cls", "002.jpg"}
@@ -299,7 +299,7 @@ SPARSE += (b"x" * 504 + b"\1").ljust(512, b"\0") + bytes(512) + b"hello".ljust(5
     ids=["old", "0.0", "0.1", "1.0"],
 )
 def test_a_sparse_file_is_a_bad_sample_and_its_map_is_not_read(tmp_path: Path, form: dict[str, str] | None) -> None:
-    """All other samples are read. The maps hold no numbers, at which tarfile stops."""
+    """All other samples are read. The maps contain no numbers, at which tarfile stops."""
     sparse, content = SPARSE, b"8000000\nx\n".ljust(512)
     if form:
         info = tarfile.TarInfo("0003.bin")
@@ -339,7 +339,7 @@ def test_secrets_of_urls_are_in_no_message() -> None:
         assert ("hid" not in text and text.count("***") >= 1 and "host" in text) or "bucket" in text
 
     def refuse() -> None:
-        raise ValueError('Invalid bucket name "me:hidden@bucket"')  # as botocore does
+        raise ValueError('Invalid bucket name "me:hidden@bucket"')  # like botocore
 
     with pytest.raises(DataError, match="bucket") as refused:
         call_storage("s3://me:hidden@bucket/x.tar", refuse)
@@ -396,7 +396,7 @@ def test_a_manifest_that_is_wrong(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"a.tar": 3, "b.tar": 3})
     with pytest.raises(DataError, match=r"b\.tar"):
         ShardSet.open(str(tmp_path))
-    assert ShardSet.open(str(tmp_path / "a.tar")).samples == 3  # asked for by name: fine
+    assert ShardSet.open(str(tmp_path / "a.tar")).samples == 3  # by name: fine
     for text in ("{", "[]", '{"shardlist": [{"url": "a.tar"}]}', '{"shardlist": [{"url": "a.tar", "nsamples": -1}]}'):
         (tmp_path / "dataset.json").write_text(text)
         with pytest.raises(DataError, match=r"dataset\.json"):

@@ -109,7 +109,7 @@ def test_a_separator_that_is_named_is_obeyed(tmp_path: Path) -> None:
         ("x.csv.bz2", b"", r"also \.gz.*Decompress"),
         ("x.parquet.gz", b"", r"also \.gz.*Decompress"),
         ("x.json", b"[]", "jq"),
-        ("x.jsonl", b'[{"text": "a"}]\n', "line 1: an array of JSON; write an object a line"),
+        ("x.jsonl", b'[{"text": "a"}]\n', "line 1: an array of JSON; write one object per line"),
         ("x.jsonl", b'[\n {"text": "a"}\n]\n', "line 1: an array of JSON"),
         ("x.jsonl", b'{"text": "a"},\n{"text": "b"}\n', "line 1: no JSON"),
     ],

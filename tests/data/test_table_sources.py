@@ -1,4 +1,4 @@
-"""Tables in place of shards: every row as the sample that it is, wherever it stands, and packed smaller than it was."""
+"""Tables instead of shards: every row is a sample, in every format and store, and packs into a smaller file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
 
 
 def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And again when the file has changed. What is no row is an error that names it."""
+    """Packed again if the file has changed. A line that is not a row is an error that names it."""
     monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "x.csv"
     for content, places in (("a,b\n1,2\n", 1), ("a,b\n1,2\n", 1), ("a,b\n3,4\n5,6\n", 2)):
@@ -184,12 +184,12 @@ def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
     _, nameless, damaged = read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], [0, 1, 2])
     assert isinstance(nameless, BadSample) and "__key__ is empty" in nameless.reason and isinstance(damaged, RawSample)
-    with pytest.raises(DecodeError, match=r"'c': 'txt' holds .* zero byte"):
+    with pytest.raises(DecodeError, match=r"'c': 'txt' contains .* zero byte"):
         TextStream(shards="").row(damaged, np.random.default_rng(0))
 
 
 def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:
-    """pyarrow takes offsets and UTF-8 for granted: it would read elsewhere, or raise where nobody expects it."""
+    """pyarrow does not check offsets and UTF-8: it would read other memory, or raise an unexpected error."""
     texts = pa.array([f"sentence {i}" for i in range(300)])
     offsets = np.frombuffer(texts.buffers()[1], np.int32).copy()
     offsets[150] = 2**30
@@ -205,7 +205,7 @@ def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:
 
 
 def test_a_saved_folder_is_what_its_files_list(tmp_path: Path) -> None:
-    """In the order of `state.json`, without what the library keeps beside; a split of several is chosen."""
+    """In the order of `state.json`, without cached files of the library; one split of several is chosen."""
     rows, saved = datasets.Dataset.from_list(ROWS), tmp_path / "saved"
     splits = datasets.DatasetDict({"train": rows, "test": rows.select([3])})
     splits.save_to_disk(str(saved), num_shards={"train": 2, "test": 1})
@@ -226,7 +226,7 @@ def test_a_saved_folder_is_what_its_files_list(tmp_path: Path) -> None:
         ShardSet.open(f"{saved}/train")
     (saved / "train" / "state.json").write_text(json.dumps(listed))
     files[0].unlink()
-    with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} is not there"):
+    with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} does not exist"):
         ShardSet.open(f"{saved}/train")
     (saved / "train" / "state.json").write_text('{"_data_files": 3}')
     with pytest.raises(DataError, match=r"state\.json cannot be read"):
@@ -282,7 +282,7 @@ def test_captions_of_a_table_are_those_of_a_tar(tmp_path: Path, column: str, val
 
 
 def test_captions_are_no_other_text(tmp_path: Path) -> None:
-    """Neither where the list of captions is empty, nor where a table has a text beside the caption."""
+    """Neither if the list of captions is empty, nor if a table has a text next to the caption."""
     rows = [{"captions": [], "title": "T"}, {"caption": "a dog", "text": "T"}, {"caption": ["a cat"], "title": "T"}]
     (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (empty, *found) = read(ShardSet.open(f"{tmp_path}/x.jsonl").shards[0], range(3))

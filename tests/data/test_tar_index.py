@@ -1,4 +1,4 @@
-"""Indexes of shards: those that packing writes, those that lie, those of other sets, and what they save over a network."""
+"""Indexes of shards: written by packing, wrong, of other sets, and their saving over a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.data.test_shards import numbered, write_tar
 
 def packed(folder: Path, count: int = 30, size: int = 3000) -> Path:
     rng = np.random.default_rng(0)
-    keys = ["caf\u00e9/1", "deep/" * 30 + "2"]  # names that no plain header holds
+    keys = ["caf\u00e9/1", "deep/" * 30 + "2"]  # names that do not fit into a plain header
     samples = (
         UnpackedSample({"jpg": rng.bytes(int(rng.integers(size))), "txt": b"x"}, key=keys[i] if i < 2 else "")
         for i in range(count)
@@ -37,7 +37,7 @@ def packed(folder: Path, count: int = 30, size: int = 3000) -> Path:
 
 @pytest.fixture
 def no_memory() -> Iterator[Callable[[], None]]:
-    """Forget what this process knows of shards, as a new process does not know it."""
+    """Clear the caches of this process, as in a new process."""
 
     def forget() -> None:
         packed_index.cache_clear()
@@ -92,7 +92,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "a sample more": changed(keys=lambda keys: keys.append("more")),
     "a sample less": changed(keys=lambda keys: keys.pop(), kind=lambda kind: kind.pop()),
     "an unknown kind": changed(kind=lambda kind: kind.__setitem__(4, 7)),
-    # Those that fit the file: only its headers tell.
+    # Indexes that fit the file and differ from its headers.
     "other keys": changed(keys=lambda keys: keys.reverse()),
     "other fields": changed(kinds=lambda kinds: kinds.__setitem__(0, ["png", "txt"])),
     "another size": changed(sizes=lambda sizes: sizes.__setitem__(5, 2)),
@@ -104,7 +104,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
 def test_an_index_that_lies_is_not_used(
     tmp_path: Path, lie: str, no_memory: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All samples are there and right: their own headers are read, and the log says so."""
+    """All samples are read correctly by their headers, and a warning is logged."""
     shard = ShardSet.open(str(packed(tmp_path / "x"))).shards[0]
     path = Path(shard.url + ENDING)
     content = path.read_bytes()
@@ -151,7 +151,7 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
         place.write_bytes(place.read_bytes()[:50])
     assert len(list(read(shard, range(5)))) == 5 and len(scans) == 2
     no_memory()
-    monkeypatch.setattr(shard_files.limits, "MEMBER", 100)  # what is too large now was not before
+    monkeypatch.setattr(shard_files.limits, "MEMBER", 100)  # some members are too large now
     assert all(isinstance(sample, BadSample) for sample in read(shard, range(5)))
     monkeypatch.setenv("MULTICSE_CACHE", "/proc/none")
     no_memory()
@@ -187,7 +187,7 @@ def test_a_range_is_found_by_one_listing(memory: fsspec.AbstractFileSystem, monk
 
 
 def test_a_range_needs_no_listing(memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a bucket whose files may be read, and which may not be listed."""
+    """In a bucket with readable files that may not be listed."""
     asked = []
 
     def ls(path: str, **_: Any) -> Any:

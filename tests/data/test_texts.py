@@ -1,4 +1,4 @@
-"""What is a text and what is none, for streams, packing and evaluation alike."""
+"""Values that are texts, and values that are not, in streams, packing and evaluation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.pack import table_rows, text_lines
+from multicse.data.shard_writer import UnpackedSample
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
@@ -69,7 +70,7 @@ def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> No
         pq.write_table(pa.table({"body": pa.array([type(value)(), value]), "n": [1, 2]}), path)
     with pytest.raises(DataError, match=rf"x\.{path.suffix[1:]}, (row|line) [12]\b"):
         list(table_rows(path, ["body"], keep_empty=True))
-    if value == "\ud800":  # no table holds it
+    if value == "\ud800":  # not possible in a table
         sample: Any = RawSample("k", "s", {"json": json.dumps({"body": value}).encode()})
     else:
         sample = ShardSet.open(str(path)).sample(1)
@@ -79,7 +80,7 @@ def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> No
 
 def test_a_line_that_a_stream_refuses_is_not_packed(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"fine\nwith a\0zero\n")
-    with pytest.raises(DataError, match=r"x\.txt, line 2 holds .* zero byte"):
+    with pytest.raises(DataError, match=r"x\.txt, line 2 contains .* zero byte"):
         list(text_lines([tmp_path / "x.txt"]))
 
 
@@ -87,8 +88,10 @@ def test_missing_values_and_numbers_of_classes(tmp_path: Path) -> None:
     """A class that is missing leaves its row out; 1 and 1.0 are one class, and truth values are names."""
     rows = '{"t": "a", "c": 1}\n{"t": NaN, "c": 1}\n{"t": "b", "c": 1.0}\n{"t": "c", "c": NaN}\n{"t": 5, "c": true}\n'
     (tmp_path / "x.jsonl").write_text(rows)
-    found = [draft and (draft.fields["txt"], draft.label) for draft in table_rows(tmp_path / "x.jsonl", ["t"], label="c")]
-    assert found == [(b"a", "1"), None, (b"b", "1"), None, (b"5", "True")]
+    drafts = table_rows(tmp_path / "x.jsonl", ["t"], label="c")
+    found = [(one.fields["txt"], one.label) if isinstance(one, UnpackedSample) else one.name for one in drafts]
+    left_out = [f"{tmp_path}/x.jsonl, row {number}" for number in (2, 4)]
+    assert found == [(b"a", "1"), left_out[0], (b"b", "1"), left_out[1], (b"5", "True")]
     assert decode.label({"json": b'{"c": 1.0}'}, "c", "k") == 1
     with pytest.raises(DecodeError, match="not a class number"):
         decode.label({"json": b'{"c": 1.5}'}, "c", "k")

@@ -1,4 +1,4 @@
-"""What is uploaded is what was packed, and small folders travel by themselves, once."""
+"""Uploads equal the packed folder, and small folders are copied automatically, once."""
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "evaluate --compare a=ENCODER b=absent.json": "absent.json is not a report of a single model",
     "evaluate --model ENCODER@max --layers": "@POOLING",
     "evaluate --model ENCODER --json photos": "--json photos is a folder",
+    "evaluate --model ENCODER --tasks lee lee-geometry pairs:lee.tsv --data sts": ("--data sts", "lee-geometry"),
     "evaluate --model ENCODER --tasks lee --hidden 50": ("--hidden", "lee"),
     "evaluate --model ENCODER --tasks lee --metric pearson": ("--metric", "--compare"),
     "evaluate --model ENCODER --tasks lee --fit sentences.txt": ("--fit", "+whitening"),

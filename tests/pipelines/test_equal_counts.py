@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ ROWS = [*TEXTS[:20], "", None, " ", *TEXTS[20:]]
 
 
 def by_csv(**dialect: Any) -> str:
+    """The rows with line ends in the cells."""
     text = io.StringIO(newline="")
-    csv.writer(text, **dialect).writerows([("n", "text"), *enumerate(ROWS)])
+    rows = ((i, text and text.replace(" is ", "\nis ")) for i, text in enumerate(ROWS))
+    csv.writer(text, **dialect).writerows([("n", "text"), *rows])
     return text.getvalue()
 
 
@@ -61,6 +64,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     ),
     "mac.csv": lambda path: path.write_text(by_csv(lineterminator="\r"), newline=""),
     "excel.csv": lambda path: path.write_text("sep=;\r\n" + by_csv(delimiter=";"), newline=""),
+    "blank.csv": lambda path: path.write_text(by_csv().replace("\r\n30,", "\r\n\r\n \r\n30,"), newline=""),
     "members.csv.gz": lambda path: path.write_bytes(
         b"".join(gzip.compress(part.encode()) for part in by_csv().partition("17"))
     ),
@@ -68,7 +72,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
     "raw.tsv": lambda path: path.write_text(
         "\n".join(["text", *(f'"{text[:9]}" he said' if text in TEXTS else " " for text in ROWS)])
     ),
-    "nan.jsonl": lambda path: path.write_text("\n\n".join(JSON)),
+    "nan.jsonl": lambda path: path.write_text("\n".join(["", " ", *JSON])),
     "mac.jsonl": lambda path: path.write_text("\r".join(JSON), newline=""),
     "binary.parquet": lambda path: arrow(path, pa.array([text and text.encode() for text in ROWS], pa.binary())),
     "dictionary.parquet": lambda path: arrow(path, pa.array(ROWS).dictionary_encode()),
@@ -77,25 +81,10 @@ FILES: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_four_commands_count_the_same(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path, is_text = tmp_path / name, ".txt" in name
-    FILES[name](path)
-    rows = int(re.search(r": (\d+) samples", describe.describe_shards(str(path)))[1])  # type: ignore[index]
-    assert rows == (37 if is_text else 40)
-
-    command = ("text", path) if is_text else ("table", path, "--columns", "text")
-    assert run(*command, "--no-shuffle", "--out", "packed") == 0
-    shown = capsys.readouterr().out
-    assert "37 samples" in shown and "3 left out: text, captions or class are empty" in shown
-    packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
-
-    columns = ("txt",) if is_text else ("text",)
+def trained(shards: str, column: str) -> tuple[list[str], int]:
+    """Return the texts of an epoch of a stream of 37 texts, and the number of skipped samples."""
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
-    stream = TextStream(shards=str(path), columns=columns, **skip)
+    stream = TextStream(shards=shards, columns=(column,), **skip)
     read: list[str] = []
 
     def tokenize(texts: list[str]) -> dict[str, torch.Tensor]:
@@ -106,11 +95,50 @@ def test_four_commands_count_the_same(
     next(reader)
     skipped = len(reader.skipped)
     reader.close()
+    return read, skipped
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_four_commands_count_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, is_text = tmp_path / name, ".txt" in name
+    FILES[name](path)
+    described = describe.describe_shards(str(path))
+    rows = int(re.search(r": (\d+) samples", described)[1])  # type: ignore[index]
+    assert rows == (37 if is_text else 40)
+    blank = 3 if is_text else 2 * (name in ("blank.csv", "nan.jsonl"))
+    left_out = [f"{blank} left out: blank line; the first: {path}, line "] * bool(blank)
+    assert ("left out" in described) == bool(blank) and all(line in described for line in left_out)
+    left_out += [f"3 left out: text, captions or class are empty; the first: {path}, row "] * (not is_text)
+
+    command = ("text", path) if is_text else ("table", path, "--columns", "text")
+    assert run(*command, "--no-shuffle", "--out", "packed") == 0
+    said = capsys.readouterr().out
+    assert "37 samples" in said and said.count("left out") == len(left_out) and all(line in said for line in left_out)
+    packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
+
+    read, skipped = trained(str(path), "txt" if is_text else "text")
     assert read == packed and len(read) + skipped == rows
 
-    given = ["--text", name, *([] if is_text else ["--column", "text"])]
+    given = ["--text", str(path), *([] if is_text else ["--column", "text"])]
     recipe = cli.parse_mine(simcse.RECIPES, "", given)
-    assert "3 left out: text, captions or class are empty" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.count("left out") == len(left_out) and all(line in said for line in left_out)
     shards = ShardSet.open(recipe.streams["text"].shards)
     mined = (shards.sample(number) for number in range(shards.samples))
     assert sorted(" ".join(sample.fields["txt"].decode().split()) for sample in mined) == sorted(packed)  # type: ignore[union-attr]
+
+
+def test_a_tar_counts_the_same_in_describe_and_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Empty texts are bad samples; hidden files and files without extension belong to no sample, and are counted."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, text in [("._0.txt", "x"), ("README", "x"), *((f"{i:02}.txt", text or "") for i, text in enumerate(ROWS))]:
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            tar.addfile(member, io.BytesIO(text.encode()))
+    assert ": 40 samples" in describe.describe_shards(str(path))
+    assert "2 files belong to no sample, being hidden or without extension; the first: ._0.txt" in caplog.text
+    assert trained(str(path), "txt") == ([" ".join(text.split()) for text in TEXTS], 3)

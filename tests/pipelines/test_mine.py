@@ -141,7 +141,7 @@ def test_unusable_files_are_counted_and_limited(files: Path, capsys: pytest.Capt
         assert "20 samples" in text and all(line in text for line in lines)
     assert ": 20 samples" in described and described.count(lines[2]) == 2
     assert recipe.streams["image"].open().samples == ShardSet.open("packed").samples == 20
-    assert "sentences.txt: 1 left out: text, captions or class are empty" in mined
+    assert "sentences.txt: 1 left out: blank line; the first: sentences.txt, line " in mined
     chosen(visualcse, *given)
     again = capsys.readouterr().out
     assert all(line in again for line in lines), "also if the files are packed already"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 import zlib
 from typing import Any
@@ -203,7 +204,7 @@ def test_bad_audio() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.97])
-@pytest.mark.parametrize("kind", [*decode.SOUNDS, "rf64", "aiff"])
+@pytest.mark.parametrize("kind", [*decode.SOUNDS, "rf64", "aiff", "au", "caf", "w64", "nist"])
 def test_audio_that_is_cut_short_is_refused(kind: str, share: float) -> None:
     """It is also refused if only the start is needed."""
     data = sound(np.random.default_rng(0).normal(0, 0.1, 32000).astype(np.float32), 16000, kind)
@@ -213,6 +214,16 @@ def test_audio_that_is_cut_short_is_refused(kind: str, share: float) -> None:
         for samples in (None,) if kind == "flac" else (None, 100):  # a FLAC must be read to its end
             with pytest.raises(DecodeError, match=r"'a/7'.*(cut short|damaged|empty)"):
                 decode.audio(whole[: int(len(whole) * share)], kind, 16000, "a/7", samples)
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_an_ogg_without_its_last_page_is_refused(subtype: str) -> None:
+    data = sound(np.random.default_rng(0).normal(0, 0.1, 64000).astype(np.float32), 16000, "ogg", subtype=subtype)
+    pages = [place.start() for place in re.finditer(b"OggS", data)]
+    assert len(pages) > 4 and len(decode.audio(data, "ogg", 16000, "a")) == 64000
+    for place in pages[2:]:
+        with pytest.raises(DecodeError, match=r"'a/7'.*(cut short|damaged)"):
+            decode.audio(data[:place], "ogg", 16000, "a/7")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 from unittest import mock
 
 import griffe
@@ -28,9 +28,8 @@ WIDTH = "100"
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     """Fill the generated parts of a page, and unlink files of the repository that the site does not contain."""
-    return inside_the_site(
-        filled(markdown), page.file.src_uri, {file.src_uri for file in files if file.inclusion.is_included()}
-    )
+    known = {file.src_uri for file in files if file.inclusion.is_included()}
+    return inside_the_site(filled(markdown), page.file.src_uri, known)
 
 
 def filled(markdown: str) -> str:
@@ -44,9 +43,9 @@ def inside_the_site(markdown: str, page: str, known: set[str]) -> str:
     def kept(found: re.Match[str]) -> str:
         place = os.path.normpath(Path("docs", page).parent / found[2].partition("#")[0])
         outside = place.removeprefix("docs/") not in known and (ROOT / place).exists()
-        return found[1] if outside and place != os.path.normpath(f"docs/{page}") else found[0]
+        return found[1] if outside else found[0]
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:)([^)\s]+)\)", kept, markdown)
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", kept, markdown)
 
 
 def table(header: Iterable[str], content: Iterable[Iterable[str]]) -> str:
@@ -82,10 +81,8 @@ def commands() -> str:
             text = printed(name, main, ["--help"])
             yield f"## {name}\n\n{fenced(text)}"
             for sub in re.findall(r"^usage: .*\{([\w,-]+)\}", text)[: "subcommands" in text]:
-                yield from (
-                    f"### {name} {one}\n\n{fenced(printed(f'{name} {one}', main, [one, '--help']))}"
-                    for one in sub.split(",")
-                )
+                for one in sub.split(","):
+                    yield f"### {name} {one}\n\n{fenced(printed(name, main, [one, '--help']))}"
 
     own = printed("visualcse", lambda given: mine.arguments(visualcse.RECIPES, given), ["--help"])
     shown = printed("visualcse", lambda given: cli.parse(visualcse.RECIPES, visualcse.__doc__ or "", given), ["--help"])
@@ -106,7 +103,7 @@ def printed(name: str, main: Callable[[list[str]], Any], given: list[str]) -> st
     """Return what a command prints for these arguments."""
     out = io.StringIO()
     with (
-        mock.patch.object(sys, "argv", [f"multicse {name.split()[0]}"]),
+        mock.patch.object(sys, "argv", [f"multicse {name}"]),
         mock.patch.dict(os.environ, COLUMNS=WIDTH, NO_COLOR="1"),
         contextlib.redirect_stdout(out),
         contextlib.suppress(SystemExit),
@@ -130,13 +127,20 @@ def settings() -> str:
     from multicse.trainers import recipe
     from multicse.trainers.registry import METHODS, method_config
 
-    def section(title: str, prefix: str, model: type[BaseModel]) -> str:
-        rows = []
+    def rows(prefix: str, model: type[BaseModel]) -> Iterable[tuple[str, ...]]:
         for name, field in model.model_fields.items():
-            help_text, annotation = attribute(model, name)
-            meaning = help_text or {"name": "Name of the method.", "kind": "Kind of the stream."}.get(name, "")
-            rows.append((f"`{prefix}.{name}`", f"`{annotation}`", default(field), meaning))
-        return f"## {title}\n\n{table(('setting', 'type', 'default', 'meaning'), rows)}\n"
+            meaning, annotation = attribute(model, name)
+            parts = [] if get_origin(field.annotation) is dict else [*models(field.annotation)]
+            if not parts or type(None) in get_args(field.annotation):
+                usual = {"name": "Name of the method.", "kind": "Kind of the stream."}
+                meaning = meaning or usual.get(name, "See the next rows.")
+                yield f"`{prefix}.{name}`", f"`{annotation}`", default(field), meaning
+            for part in parts:
+                yield from rows(f"{prefix}.{name}", part)
+
+    def section(title: str, prefix: str, model: type[BaseModel]) -> str:
+        content = dict.fromkeys(rows(prefix, model))
+        return f"## {title}\n\n{table(('setting', 'type', 'default', 'meaning'), content)}\n"
 
     optim = ((f"optim.UPDATE: {model.__name__}", model) for model in (recipe.OptimConfig, recipe.SGDConfig))
     parts = [
@@ -169,7 +173,7 @@ def default(field: Any) -> str:
     """Return the default of a setting as a recipe's JSON has it, with its bounds."""
     value = field.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
-        return "see its table"
+        return "see the next rows"
     bounds = ", ".join(
         f"{sign} {getattr(bound, name)}"
         for bound in field.metadata
@@ -199,7 +203,7 @@ def attribute(model: type, name: str) -> tuple[str, str]:
         if member and member.docstring and not text:
             text = member.docstring.value
         if isinstance(member, griffe.Attribute) and member.annotation and not annotation:
-            annotation = str(member.annotation)
+            annotation = str(member.annotation).replace(" | ", " or ")
     return text, annotation
 
 

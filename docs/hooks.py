@@ -22,7 +22,7 @@ import griffe
 from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDTH = "100"
+WIDTH = "90"
 """Columns of the help texts."""
 
 

@@ -60,7 +60,7 @@ check-types: $(STAMP)
 	$(BIN)/mypy
 
 check-pages: $(STAMP)
-	$(BIN)/mkdocs build
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs import hooks
+from multicse.pipelines import registry
+from multicse.pipelines.run import VERBS
 from multicse.trainers.method import bibtex
 
 ROOT = Path(__file__).resolve().parents[1]
-HISTORY = {"log.md", "decisions.md"}
+HISTORY = {"log.md"}
 """Pages whose paths are those of their date."""
 ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]
-INVENTED = ("x", "PIPELINE", "esimcse")
+INVENTED = ("x", "X", "PIPELINE", "esimcse")
 """Names that stand for a file of the reader's."""
 CODE = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "reproduction", "benchmarks")
 ROOMS = (*CODE, "tests", "docs", "examples")
@@ -91,3 +94,53 @@ def test_the_citation_has_the_papers() -> None:
         project["version"],
         project["license"],
     )
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, str]:
+    """The generated parts by name, as the pages of docs/reference contain them."""
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    named = re.findall(r"^<!-- generated: (\w+) -->$", pages, re.MULTILINE)
+    assert sorted(named) == sorted(hooks.PARTS)
+    return {name: hooks.filled(f"<!-- generated: {name} -->") for name in named}
+
+
+def test_every_command_has_its_help(reference: dict[str, str]) -> None:
+    sections = re.split(r"^## ", reference["commands"], flags=re.MULTILINE)
+    titles = [section.partition("\n")[0] for section in sections[1:]]
+    assert sorted(titles) == sorted(["Papers", "mine", *registry.NAMES, *(verb for verb in VERBS if verb != "run")])
+    (pack,) = (section for section in sections if section.startswith("pack\n"))
+    assert pack.count("usage: multicse pack") == 6 and "--licence" in pack and "\x1b" not in pack
+
+
+def test_every_setting_of_every_recipe_is_described(reference: dict[str, str]) -> None:
+    """The rows of a method, or of a kind of stream, are looked up by the last name of the dotted path."""
+    rows = re.findall(r"^\| `([\w.]+)` \| `.+?` \| (.+?) \| (.*) \|$", reference["settings"], re.MULTILINE)
+    assert [name for name, _, meaning in rows if not meaning] == []
+    described = {name: default for name, default, _ in rows}
+    assert described["run.epochs"] == "`1` (> 0)" and described["evaluation.select"] == '`"stsb-dev"`'
+    fields = {name.split(".")[0] + name.rpartition(".")[2] for name in described}
+    for pipeline in registry.NAMES:
+        for make in registry.load(pipeline).RECIPES.values():
+            for path in make().flat():
+                section, _, rest = path.partition(".")
+                parts = rest.split(".")[section in ("streams", "optim") :]
+                if section in ("run", "evaluation", "export"):
+                    assert path in described
+                elif parts != [""]:
+                    assert any(section + part in fields for part in parts), path
+
+
+def test_every_variable_of_the_environment_is_described(reference: dict[str, str]) -> None:
+    page = (ROOT / "docs/reference/environment.md").read_text() + reference["limits"]
+    code = "".join(file.read_text() for room in CODE[:-1] for file in (ROOT / room).rglob("*.py"))
+    named = set(re.findall(r"(?:environ\.get\(|STORAGE = )\"([A-Z_]+)\"", code))
+    named |= {f"MULTICSE_MAX_{name}" for name in re.findall(r"_limit\(\"(\w+)\"", code)}
+    assert len(named) > 15 and sorted(name for name in named - {"PYTHONPATH"} if f"`{name}`" not in page) == []
+
+
+def test_links_that_leave_the_site_become_text() -> None:
+    text = "[a](../../cluster.yaml) [b](training.md#x) [c](https://x.org) [d](nowhere.md) [e](#f) [g](../dev/log.md)"
+    known = {"how-to/cluster.md", "how-to/training.md"}
+    expected = "a [b](training.md#x) [c](https://x.org) [d](nowhere.md) [e](#f) g"
+    assert hooks.inside_the_site(text, "how-to/cluster.md", known) == expected

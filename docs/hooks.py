@@ -1,0 +1,252 @@
+"""MkDocs hook: reference pages are filled from the code, and links to files outside the site become plain names.
+
+A line ``<!-- generated: NAME -->`` of a page is replaced by the Markdown that the function of this name returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args, get_origin
+from unittest import mock
+
+import griffe
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = "90"
+"""Columns of the help texts."""
+
+
+def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
+    """Fill the generated parts of a page, and unlink files of the repository that the site does not contain."""
+    known = {file.src_uri for file in files if file.inclusion.is_included()}
+    return inside_the_site(filled(markdown), page.file.src_uri, known)
+
+
+def filled(markdown: str) -> str:
+    """Return a page with its generated parts."""
+    return re.sub(r"^<!-- generated: (\w+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.M)
+
+
+def inside_the_site(markdown: str, page: str, known: set[str]) -> str:
+    """Replace links to existing files and folders that are not among the pages `known` by their text."""
+
+    def kept(found: re.Match[str]) -> str:
+        place = os.path.normpath(Path("docs", page).parent / found[2].partition("#")[0])
+        outside = place.removeprefix("docs/") not in known and (ROOT / place).exists()
+        return found[1] if outside else found[0]
+
+    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", kept, markdown)
+
+
+def table(header: Iterable[str], content: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    cells = [[*header], *map(list, content)]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(
+        "| " + " | ".join(re.sub(r"\s+", " ", cell).replace("|", r"\|") for cell in row) + " |" for row in cells
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- commands
+
+
+def commands() -> str:
+    """Return a section per command, with the help that its parser prints."""
+    from multicse.pipelines import cli, mine, registry, visualcse
+    from multicse.pipelines.run import VERBS
+
+    def papers() -> Iterable[str]:
+        for name in registry.NAMES:
+            module = registry.load(name)
+            recipes = [
+                (f"`{recipe}`", (make.__doc__ or "").strip().split("\n")[0]) for recipe, make in module.RECIPES.items()
+            ]
+            yield f"## {name}\n\n{(module.__doc__ or '').strip()}\n\n{table(('recipe', 'contents'), recipes)}\n"
+
+    def verbs() -> Iterable[str]:
+        for name, module in VERBS.items():
+            if name == "run":  # is the program itself
+                continue
+            main = importlib.import_module(module).main
+            text = printed(name, main, ["--help"])
+            yield f"## {name}\n\n{fenced(text)}"
+            for sub in re.findall(r"^usage: .*\{([\w,-]+)\}", text)[: "subcommands" in text]:
+                for one in sub.split(","):
+                    yield f"### {name} {one}\n\n{fenced(printed(name, main, [one, '--help']))}"
+
+    own = printed("visualcse", lambda given: mine.arguments(visualcse.RECIPES, given), ["--help"])
+    shown = printed("visualcse", lambda given: cli.parse(visualcse.RECIPES, visualcse.__doc__ or "", given), ["--help"])
+    return "\n".join([PAPERS, fenced(shown.partition("\n\nBelow:")[0]), MINE, fenced(own), *papers(), *verbs()])
+
+
+PAPERS = """## Papers
+
+Every paper is a command with the arguments of this one. Its settings are in the [configuration](configuration.md).
+"""
+MINE = """## mine
+
+Papers that learn from sentences, images or audio accept `mine` in place of a recipe.
+"""
+
+
+def printed(name: str, main: Callable[[list[str]], Any], given: list[str]) -> str:
+    """Return what a command prints for these arguments."""
+    out = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [f"multicse {name}"]),
+        mock.patch.dict(os.environ, COLUMNS=WIDTH, NO_COLOR="1"),
+        contextlib.redirect_stdout(out),
+        contextlib.suppress(SystemExit),
+    ):
+        main(given)
+    return re.sub(r"[ \t]+$", "", out.getvalue(), flags=re.M).strip()
+
+
+def fenced(text: str) -> str:
+    """Return a block of plain text."""
+    return f"```text\n{text}\n```\n"
+
+
+# --------------------------------------------------------------------------------------------------------------- settings
+
+
+def settings() -> str:
+    """Return a table of settings per part of a recipe: methods, encoders, streams, optimizers and the sections of a run."""
+    from multicse.data.streams import AnyStream
+    from multicse.models.config import AnyEncoder
+    from multicse.trainers import recipe
+    from multicse.trainers.registry import METHODS, method_config
+
+    def rows(prefix: str, model: type[BaseModel]) -> Iterable[tuple[str, ...]]:
+        for name, field in model.model_fields.items():
+            meaning, annotation = attribute(model, name)
+            parts = [] if get_origin(field.annotation) is dict else [*models(field.annotation)]
+            if not parts or type(None) in get_args(field.annotation):
+                usual = {"name": "Name of the method.", "kind": "Kind of the stream."}
+                meaning = meaning or usual.get(name, "See the next rows.")
+                yield f"`{prefix}.{name}`", f"`{annotation}`", default(field), meaning
+            for part in parts:
+                yield from rows(f"{prefix}.{name}", part)
+
+    def section(title: str, prefix: str, model: type[BaseModel]) -> str:
+        content = dict.fromkeys(rows(prefix, model))
+        return f"## {title}\n\n{table(('setting', 'type', 'default', 'meaning'), content)}\n"
+
+    optim = ((f"optim.UPDATE: {model.__name__}", model) for model in (recipe.OptimConfig, recipe.SGDConfig))
+    parts = [
+        section("run", "run", recipe.RunConfig),
+        section("evaluation", "evaluation", recipe.EvaluationConfig),
+        section("export", "export", recipe.ExportConfig),
+        *(section(title, "optim.UPDATE", model) for title, model in optim),
+        section("optim.UPDATE.groups.GROUP", "optim.UPDATE.groups.GROUP", recipe.GroupOverride),
+        *(section(f"encoder: {model.__name__}", "encoder", model) for model in models(AnyEncoder)),
+        *(section(f"streams.NAME: {kind(model)}", "streams.NAME", model) for model in models(AnyStream)),
+        *(section(f"method: {name}", "method", method_config(name)) for name in METHODS),
+    ]
+    return "\n".join(parts)
+
+
+def models(annotation: Any) -> Iterable[type[BaseModel]]:
+    """Yield the models of a union, through `Annotated`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models(part)
+
+
+def kind(model: type[BaseModel]) -> str:
+    """Return the kind that a recipe gives a stream."""
+    return str(model.model_fields["kind"].default)
+
+
+def default(field: Any) -> str:
+    """Return the default of a setting as a recipe's JSON has it, with its bounds."""
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        return "see the next rows"
+    bounds = ", ".join(
+        f"{sign} {getattr(bound, name)}"
+        for bound in field.metadata
+        for name, sign in {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}.items()
+        if getattr(bound, name, None) is not None
+    )
+    shown = "required" if field.is_required() else f"`{json.dumps(value)}`"
+    return f"{shown} ({bounds})" if bounds else shown
+
+
+@cache
+def source(module: str) -> griffe.Module:
+    """Return a module as its source has it."""
+    found = griffe.load(module, search_paths=[ROOT])
+    assert isinstance(found, griffe.Module)
+    return found
+
+
+def attribute(model: type, name: str) -> tuple[str, str]:
+    """Return the docstring and the annotation of a field, from the nearest class that has them."""
+    text = annotation = ""
+    for owner in model.__mro__:
+        found = (
+            source(owner.__module__).members.get(owner.__qualname__) if owner.__module__.startswith("multicse.") else None
+        )
+        member = found.members.get(name) if found else None
+        if member and member.docstring and not text:
+            text = member.docstring.value
+        if isinstance(member, griffe.Attribute) and member.annotation and not annotation:
+            annotation = str(member.annotation).replace(" | ", " or ")
+    return text, annotation
+
+
+# -------------------------------------------------------------------------------------------------- tasks and environment
+
+
+def tasks() -> str:
+    """Return the names of tasks, and the kinds of tasks on a user's own data."""
+    from multicse.evaluation import registry
+
+    names = [name for name in registry.known() if not name.endswith(registry.GEOMETRY)]
+    rows = [(f"`{name}`", "yes" if registry.is_development(name) else "") for name in names]
+    groups = [(f"`{name}`", " ".join(f"`{member}`" for member in members)) for name, members in registry.GROUPS.items()]
+    kinds = [
+        (f"`{name}:PLACE`", one.about, " ".join(f"`{option}`" for option in one.options))
+        for name, one in registry.KINDS.items()
+    ]
+    return "\n\n".join(
+        [
+            "## Named tasks\n",
+            table(("task", "selects checkpoints"), rows),
+            "## Groups\n",
+            table(("group", "tasks"), groups),
+            "## Your own data\n",
+            table(("task", "data", "options"), kinds),
+        ]
+    )
+
+
+def limits() -> str:
+    """Return the limits of what is read, with their variables and defaults."""
+    rows = [
+        (f"`MULTICSE_MAX_{name}`", re.sub(r"_limit\(.*?, (.*)\)", r"`\1`", str(member.value)), member.docstring.value)
+        for name, member in source("multicse.data.limits").members.items()
+        if isinstance(member, griffe.Attribute) and member.docstring and str(member.value).startswith("_limit(")
+    ]
+    return table(("variable", "default", "limit"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "settings": settings,
+    "tasks": tasks,
+    "limits": limits,
+}
+"""What fills the pages of docs/reference, by its name in them."""

@@ -84,7 +84,7 @@ def commands() -> str:
                 for one in sub.split(","):
                     yield f"### {name} {one}\n\n{fenced(printed(name, main, [one, '--help']))}"
 
-    own = printed("visualcse", lambda given: mine.arguments(visualcse.RECIPES, given), ["--help"])
+    own = printed("visualcse", lambda given: mine.choose(visualcse.RECIPES, given), ["--help"])
     shown = printed("visualcse", lambda given: cli.parse(visualcse.RECIPES, visualcse.__doc__ or "", given), ["--help"])
     return "\n".join([PAPERS, fenced(shown.partition("\n\nBelow:")[0]), MINE, fenced(own), *papers(), *verbs()])
 

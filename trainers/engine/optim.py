@@ -156,7 +156,7 @@ class UpdateOptimizer:
         """Update the parameters and advance the schedule, unless the gradient of `clip` overflowed in fp16.
 
         Args:
-            broken: Scalar, float32. If 1, nothing is updated.
+            broken: Flag, (), float32. If 1, nothing is updated.
         """
         self._set_momentum()
         if self._applied is not None:

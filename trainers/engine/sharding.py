@@ -86,7 +86,7 @@ def local_part(tensor: Tensor, like: Tensor) -> Tensor:
 
     Args:
         tensor: Unsharded tensor, (...).
-        like: Tensor that specifies the sharding. If it is not sharded or of another shape, `tensor` is returned.
+        like: Tensor with the sharding, (...). If it is not sharded or of another shape, `tensor` is returned.
     """
     if not is_sharded(like) or tensor.shape != like.shape:
         return tensor

@@ -98,7 +98,7 @@ GOOD = examples(40)
     ("rows", "header", "message"),
     [
         ([*GOOD, ("rare", "x")], ("label", "text"), "'rare'"),
-        ([(*row, "x", "x") for row in GOOD], ("label", "text", "sentence1", "sentence2"), "leave one or two"),
+        ([(*row, "x", "x") for row in GOOD], ("label", "text", "sentence1", "sentence2"), "keep one or two"),
         ([(*row, "") for row in GOOD], ("label", "sentence1", "sentence2"), "bad.tsv, line 2"),
         ([(*row, "trian") for row in GOOD], ("label", "text", "split"), "Did you mean 'train'"),
         (

@@ -130,7 +130,7 @@ def test_nan_embedding_names_the_sentence(tmp_path: Path) -> None:
         task("sts12", tmp_path).score(Broken())
 
 
-@pytest.mark.parametrize(("text", "message"), [("1\ta\tb\nhigh\tc\td\n", "line 3"), ("\ta\tb\n\tc\td\n", "2 are not rated")])
+@pytest.mark.parametrize(("text", "message"), [("1\ta\tb\nhigh\tc\td\n", "line 3"), ("\ta\tb\n\tc\td\n", "2 have none")])
 def test_files_without_ratings(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "STS13.raw.tsv").write_text("score\tsentence1\tsentence2\n" + text)
     with pytest.raises(EvaluationError, match=message):

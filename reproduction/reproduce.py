@@ -252,6 +252,8 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
         )
         if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
             lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
+        if runs.trains_probes(table) and table.protocol in ("test", "released"):
+            lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
     trained = any(runs.is_seeded(row, table) for row in table.rows if row.recipe or row.model)
     lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample sd." if trained else "Nothing is trained.")
     if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,6 +64,12 @@ class Scale:
     def offline(self) -> Offline:
         """The data at hand and where its shards go."""
         return Offline(self.data, self.out / "shards")
+
+    def probing(self, table: Table) -> Probing:
+        """Return the settings of classifiers: the table's, or SentEval's prototyping setting at the small scale."""
+        if self.mini and table.protocol in ("test", "released"):
+            return Probing("fast")
+        return Probing(table.protocol, table.hidden)
 
     @property
     def evaluation(self) -> Path:
@@ -164,8 +171,10 @@ def results(
     asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
     found = []
+    start = time.monotonic()
     for place, (row, seed) in enumerate(work, start=1):
-        say(f"{place} of {len(work)}: {row.label}" + ("" if seed is None else f", seed {seed}"))
+        elapsed = f"{(time.monotonic() - start) / 60:.0f} min"
+        say(f"{place} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
         found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
     return found
 
@@ -219,8 +228,8 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         spec = _model(row.model, paper, scale)
         if row.supervised:
             spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], seed or 0, scale)
-    probing = Probing(table.protocol, table.hidden)
-    asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    probing = scale.probing(table)
+    asked = {"model": spec, **trained, "columns": columns, "protocol": probing.preset, "hidden": probing.hidden}
     if seed is not None and isinstance(table.seeds, tuple) and trains_probes(table):
         probing = replace(probing, seed=seed)  # the paper names its seeds; otherwise SentEval's own seed
         asked["probe_seed"] = seed

@@ -1,4 +1,4 @@
-"""A table or figure of a paper, run and rendered: ``python reproduction/reproduce.py sgbert T5 [--scale mini]``."""
+"""Reproduce a table or figure of a paper: ``python reproduction/reproduce.py sgbert T5 [--scale mini]``."""
 
 from __future__ import annotations
 
@@ -35,46 +35,48 @@ from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
 PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
-"""Files of `reproduction/tables`: the papers', and the main claim of each, with a verdict."""
+"""Files of `reproduction/tables`: five papers, and the main claim of each with a verdict."""
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Run what a table or figure of a paper needs and was not run yet, and print it: paper, ours, difference, mean ± sd, p.
+    """Reproduce a table or figure of a paper: train and evaluate missing rows, then print published and reproduced numbers.
 
-    Without a table those of the paper are listed, without a paper those of all. What is missing is said first, with the way
-    to get it. A command that was stopped goes on where it was.
+    The output shows mean ± standard deviation over seeds, differences and p values. Without a table, the tables of the paper
+    are listed; without a paper, those of all papers. Missing data is reported first, with the command that provides it. An
+    interrupted command resumes.
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl; or evidence: the main claim of each."""
+    """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, the main claim of each paper at the small scale."""
     table: tyro.conf.Positional[str | None] = None
-    """Table or figure as the paper counts them: T1, F2 and so on; all: one after the other."""
+    """Table or figure, numbered as in the paper: T1, F2, ...; or all."""
     scale: Literal["paper", "mini"] = "paper"
-    """With mini: the small encoder, the data at hand and minutes in place of the paper's."""
+    """Scale of the runs. With mini: the small encoder, small public data and minutes per table."""
     data: Path | None = None
-    """The folder of evaluation data. Default: SentEval/data/downstream; mini: the folder of data sets that holds sts,
-    text_unlabeled, nli, ..., by default MULTICSE_DATASETS or that of `prepare.py small`."""
+    """Folder of evaluation data. Default: SentEval/data/downstream; for --scale mini: the folder with sts, text_unlabeled,
+    nli, ..., which is MULTICSE_DATASETS or the output of `prepare.py small`."""
     rows: tuple[str, ...] = ()
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
-    """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
+    """Seeds; every trained row is run once per seed. Default: the paper's number of runs; for --scale mini: 1 2 3, for
+    evidence: 1 2 3 4 5."""
     dry_run: bool = False
-    """Print how much each table would run and what is missing, and run nothing."""
+    """Print the number of runs of each table and its missing data, without running anything."""
     out: Path | None = None
-    """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
+    """Folder of runs, results and rendered tables. Default: runs/reproduce, for --scale mini: runs/reproduce-mini."""
     workers: int | None = None
-    """Worker processes of every run (run.num_workers). Default: the recipes' own."""
+    """Worker processes of every run (run.num_workers). Default: as in the recipes."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
-    """Render the tables of this Markdown page anew, between its lines <!-- FILE.json --> and <!-- end -->, from what this
-    command wrote to PAPER-TABLE.json in its output, or `evaluate.py --compare` to its --json. Nothing is trained."""
+    """Render the tables of this Markdown page, between its lines <!-- FILE.json --> and <!-- end -->, without training. The
+    files are written by this command (PAPER-TABLE.json in its output) or by `evaluate.py --compare ... --json`."""
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 1 when something is missing, 2 when the input was bad."""
+    """Run the command line. Returns 1 if data is missing; invalid input ends with exit code 2."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     quiet()
@@ -98,9 +100,9 @@ def main(argv: list[str] | None = None) -> int:
 
 @cache
 def tables_of(paper: str) -> dict[str, Table]:
-    """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
+    """Return the tables and figures of a paper by T1, F2, .... Raises RecipeError for an unknown paper."""
     if paper not in PAPERS:
-        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
+        raise RecipeError(f"unknown paper {paper!r}.{did_you_mean(paper, PAPERS)} Papers: {', '.join(PAPERS)}")
     pipelines = content(paper).get("pipelines", ())
     return {
         key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
@@ -109,10 +111,22 @@ def tables_of(paper: str) -> dict[str, Table]:
 
 
 def reproduce(arguments: Arguments, paper: str, key: str) -> int:
-    """One table, from what is missing to the rendered file."""
+    """Reproduce one table.
+
+    Args:
+        arguments: Command line.
+        paper: Name of the paper.
+        key: Key of the table, such as T1.
+
+    Returns:
+        Exit code: 1 if data is missing.
+
+    Raises:
+        RecipeError: The table is unknown.
+    """
     tables = tables_of(paper)
     if key not in tables:
-        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Tables: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
@@ -145,7 +159,13 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
 
 
 def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
-    """Draw the figure of a table that is one."""
+    """Draw a table that is a figure.
+
+    Args:
+        table: The table.
+        columns: Columns that were run.
+        values: Scores by row and column.
+    """
     heads = table.names if len(table.names) == len(columns) else columns
     if isinstance(table.draw, tuple):
         x, y = (columns[heads.index(name)] for name in table.draw)
@@ -162,14 +182,23 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
-"""What a result is kept with, beside its scores."""
+"""Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def kept_of(
     paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """All that the table is rendered from: every score with its run, commit and data. No path of this machine is in it."""
+    """Collect the results for rendering: every score with its run, commit and data, without local paths.
+
+    Args:
+        paper: Name of the paper.
+        key: Key of the table.
+        table: The table.
+        scale: Scale of the runs.
+        seeds: Seeds of the runs.
+        results: Results of the rows.
+    """
     columns = runs.columns_of(table, scale)
     names = table.mini if scale.mini and table.mini is not None else columns
     scores = [{name: result["scores"][column] for name, column in zip(names, columns, strict=True)} for result in results]
@@ -181,21 +210,26 @@ def kept_of(
 
 
 def read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
-    """The table of what was kept, the rows that are in it, and their values."""
+    """Return the table of stored results, its rows, and their values."""
     table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
     rows = [row for row in table.rows if row.label in labels or row.lacks]
     return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
 
 
 def table_text(kept: Mapping[str, Any], style: str) -> str:
-    """The table of what was kept, and what follows for its claims."""
+    """Render stored results with the verdicts of the table's claims.
+
+    Args:
+        kept: Stored results, see `kept_of`.
+        style: "text", "markdown" or "latex".
+    """
     table, rows, values = read(kept)
     text = f"{head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
 def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
-    """A Markdown page with its tables rendered anew, from files named relative to it; verdicts of claims by table."""
+    """Render the tables of a Markdown page from files relative to it, and return them with the verdicts by table."""
     claims: dict[str, list[Verdict]] = {}
 
     def block(match: re.Match[str]) -> str:
@@ -211,7 +245,7 @@ def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
 
 
 def compared(report: Mapping[str, Any]) -> str:
-    """The table of a report of several models."""
+    """Render the report of several models."""
     found = report["significance"]
     p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
     rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
@@ -219,67 +253,76 @@ def compared(report: Mapping[str, Any]) -> str:
 
 
 def scale_of(arguments: Arguments) -> runs.Scale:
-    """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
+    """Return the scale of the command line. Raises RecipeError if data of the small scale is missing."""
     mini = arguments.scale == "mini"
     at_hand = Path(os.environ.get("MULTICSE_DATASETS") or small_data.default_folder()) if mini else runs.SENTEVAL
     data = arguments.data or at_hand
     if mini and not (data / "text_unlabeled").is_dir():
         raise RecipeError(
             f"{data} does not contain the data of the small scale (sts, text_unlabeled, nli, ...). Download it: "
-            f"{command('prepare', 'reproduction')} small; or name its folder by --data or MULTICSE_DATASETS"
+            f"{command('prepare', 'reproduction')} small; or pass its folder by --data or MULTICSE_DATASETS"
         )
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
     return runs.Scale(out, data, mini, arguments.workers)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
-    """The rows of these labels, all without any. Raises RecipeError for a label that is none."""
+    """Return the rows with these labels; all rows if there are none. Raises RecipeError for an unknown label."""
     known = {row.label: row for row in table.rows}
     for label in labels:
         if label not in known:
-            raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
+            raise RecipeError(f"--rows {label!r} not found.{did_you_mean(label, known)} Rows: {', '.join(known)}")
     return [known[label] for label in labels] if labels else list(table.rows)
 
 
 def head(table: Table, kept: Mapping[str, Any]) -> str:
-    """What the table is, and at what scale."""
+    """Return the lines above a table: title, scale, seeds and open points.
+
+    Args:
+        table: The table.
+        kept: Stored results, see `kept_of`.
+    """
     lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
     if kept["mini"]:
         lines.append(
             "Small scale: the encoder, the data and the number of steps are not the paper's "
-            f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the paper's numbers stand beside "
-            "ours for orientation only."
+            f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the published numbers are shown "
+            "for orientation only."
         )
         if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
-            lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
+            lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
         if runs.trains_probes(table) and table.protocol in ("test", "released"):
             lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
     trained = any(runs.is_seeded(row, table) for row in table.rows if row.recipe or row.model)
-    lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample sd." if trained else "Nothing is trained.")
+    lines.append(
+        f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample standard deviation."
+        if trained
+        else "Nothing is trained."
+    )
     if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
         lines[-1] += " Rows without ± are deterministic: measured once."
     if table.open:
-        lines.append(f"Open in the paper: {table.open}")
+        lines.append(f"Not specified in the paper: {table.open}")
     return "\n".join(lines)
 
 
 def coverage() -> str:
-    """`docs/papers/coverage.md`: every table and figure with its command and what can be had of it."""
+    """Return `docs/papers/coverage.md`: every table and figure with its command and the rows that can be run."""
     lines = [
         "# Tables and figures of the papers",
         "",
-        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, measured as",
-        "they are, or cannot be run outside the authors' machines. With `--scale mini` the first two run on a laptop, on",
+        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated without",
+        "training, or not available (unpublished models or data). With `--scale mini` the first two kinds run on a laptop, on",
         "public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub, checked against",
-        "fixed commits and listed with its licences in `LICENCES.txt`. A command that was stopped continues; the folder is",
-        "printed at the end, and later commands find it by themselves.",
+        "fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes; later commands find the",
+        "data by themselves.",
     ]
     for paper in PAPERS:
         lines += [
             "",
             f"## {paper}",
             "",
-            "| | what it shows | rows: trained, measured, not to be had | command |",
+            "| | content | rows: trained, evaluated, not available | command |",
             "|---|---|---|---|",
         ]
         for key, table in tables_of(paper).items():

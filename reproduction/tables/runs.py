@@ -1,7 +1,7 @@
-"""Run the rows of a table: what a row needs, training it once, measuring it, and the store that remembers both.
+"""Run the rows of a table: check data, train, evaluate, and store the results.
 
-A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
-columns. What is in the store is not done again, so a command that was stopped goes on where it was.
+A row is trained once per recipe identity and seed, for all tables, and evaluated once per set of columns. Stored results are
+reused, so an interrupted command resumes.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
 SUPERVISED = Training(epochs=3, lr=1e-4)
-"""MoCoUTRL does not say how its supervised DeBERTa was trained."""
+"""Training of MoCoUTRL's supervised DeBERTa, which the paper does not specify."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a table is run: as the paper has it, or small."""
+    """Scale of a table, the paper's or small, and its folders."""
 
     out: Path
     data: Path
-    """The folder of evaluation data; at the small scale the one above."""
+    """Folder of evaluation data; at the small scale, of all data sets."""
     mini: bool = False
     workers: int | None = None
-    """Of every run; None: the recipe's."""
+    """Worker processes per run. If None, as in the recipe."""
 
     @property
     def offline(self) -> Offline:
-        """The data at hand and where its shards go."""
+        """Return the local data and the folder of its shards."""
         return Offline(self.data, self.out / "shards")
 
     def probing(self, table: Table) -> Probing:
@@ -73,12 +73,12 @@ class Scale:
 
     @property
     def evaluation(self) -> Path:
-        """The folder that tasks read."""
+        """Return the folder that tasks read."""
         return self.data / "senteval" / "downstream" if self.mini else self.data
 
 
 def recipe_of(row: Row) -> Recipe:
-    """The recipe of a trained row as the paper has it. Raises RecipeError for a name or a setting that does not exist."""
+    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown recipe or setting."""
     assert row.recipe is not None
     pipeline, _, name = row.recipe.partition("/")
     recipes = registry.load(pipeline).RECIPES
@@ -88,7 +88,13 @@ def recipe_of(row: Row) -> Recipe:
 
 
 def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
-    """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
+    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does.
+
+    Args:
+        row: The row.
+        paper: Name of the paper.
+        scale: Scale of the run.
+    """
     recipe = recipe_of(row)
     if scale.mini:
         own = evidence.mini if paper == "evidence" else partial(small.row, paper)
@@ -97,7 +103,7 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
     if scale.mini:
-        shared["run.threads"] = 1  # two of them side by side are faster than one with two threads
+        shared["run.threads"] = 1  # two runs at a time are faster than one with two threads
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
         shared |= {"run.num_workers": workers}
@@ -107,7 +113,7 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
-    """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
+    """Return the columns at a scale. At the small scale: the columns with data, unless the table names others."""
     if not scale.mini or is_list(table.rows):
         return table.columns
     if table.mini is not None:
@@ -120,12 +126,22 @@ def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
 
 
 def is_list(rows: Sequence[Row]) -> bool:
-    """Whether rows are neither trained nor measured: settings, say."""
+    """Return whether no row is trained or evaluated, as in a table of settings."""
     return all(row.lacks for row in rows)
 
 
 def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
-    """What the rows need and is not there, each with the way to get it."""
+    """Find missing data, encoders and models.
+
+    Args:
+        table: The table.
+        paper: Name of the paper.
+        scale: Scale of the runs.
+        rows: Rows to run.
+
+    Returns:
+        One message per missing item, with the command that provides it.
+    """
     lacks: dict[str, None] = {}
 
     def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
@@ -163,10 +179,18 @@ def _check_encoder(recipe: Recipe) -> None:
 def results(
     table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run each row with each seed, or once if no seed changes it, and return what the store has of them.
+    """Run each row with each seed, deterministic rows once, and return the stored results.
+
+    Args:
+        table: The table.
+        paper: Name of the paper.
+        scale: Scale of the runs.
+        rows: Rows to run.
+        seeds: Seeds of trained rows.
+        say: Function that is called with a line of progress before each run.
 
     Returns:
-        One result per row and seed: label, scores, and what they are measured on.
+        One result per row and seed: label, scores, recipe and provenance.
     """
     asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
@@ -180,21 +204,27 @@ def results(
 
 
 def is_seeded(row: Row, table: Table) -> bool:
-    """Return whether a seed changes the scores of a row: of its training, its flow, or the classifiers behind it."""
+    """Return whether the scores of a row depend on a seed: of training, of a flow, or of classifiers."""
     if row.recipe or row.supervised:
         return True
     return "+flow" in (row.model or "") or (isinstance(table.seeds, tuple) and trains_probes(table))
 
 
 def trains_probes(table: Table) -> bool:
-    """Return whether columns of a table train something on the vectors, or the encoder itself."""
+    """Return whether columns of a table train a classifier on embeddings, or fine-tune the encoder."""
     names = [_parted(column)[0] for column in table.columns]
     kinds = [KINDS.get(name.partition(":")[0]) for name in names if ":" in name]
     return any(kind is not None and kind.trains for kind in kinds) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
-    """The scores of results by row and column, one a seed."""
+    """Collect scores by row and column, one per seed.
+
+    Args:
+        rows: Rows of the table.
+        columns: Columns of the table.
+        results: Results of `results`.
+    """
     values: Values = {row.label: {column: [] for column in columns} for row in rows}
     for result in results:
         for column, score in result["scores"].items():
@@ -231,7 +261,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     probing = scale.probing(table)
     asked = {"model": spec, **trained, "columns": columns, "protocol": probing.preset, "hidden": probing.hidden}
     if seed is not None and isinstance(table.seeds, tuple) and trains_probes(table):
-        probing = replace(probing, seed=seed)  # the paper names its seeds; otherwise SentEval's own seed
+        probing = replace(probing, seed=seed)  # the paper specifies its seeds; otherwise SentEval's default
         asked["probe_seed"] = seed
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
@@ -256,9 +286,14 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
-    """Return the recipes that a table tries for a row, by their folders' names: other learning rates, other loss weights.
+    """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
-    A loss that the recipe does not have (weight 0) is not searched. Weights are not searched at the small scale.
+    The weight of a loss that the recipe does not have (weight 0) is not searched. Weights are not searched at the small scale.
+
+    Args:
+        recipe: Recipe of the row.
+        table: The table.
+        scale: Scale of the run.
     """
     given = recipe.flat()
     rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}
@@ -270,7 +305,12 @@ def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recip
 
 
 def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
-    """Run each candidate once with seed 0 and return the one with the best score on its development task."""
+    """Run each candidate once with seed 0 and return the best one on the development task.
+
+    Args:
+        candidates: Recipes by folder name.
+        folder: Folder of the runs.
+    """
     first = next(iter(candidates.values()))
     (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
@@ -302,7 +342,7 @@ def _measured(
 
 
 def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
-    """Train the model with the labels of a file, behind the classifier of MoCoUTRL's paper, and return its folder."""
+    """Fine-tune the model on the labels of a file with the classifier of MoCoUTRL's paper, and return its folder."""
     folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled} {seed}'.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         model = load_model(spec)
@@ -315,11 +355,11 @@ def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
 
 
 def _parted(column: str) -> tuple[str, str]:
-    """Task and metric of ``TASK/METRIC``; the metric of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
+    """Split ``TASK/METRIC``; for ``KIND:PLACE#METRIC`` the separator is a hash, since a place contains slashes."""
     task, _, metric = column.partition("#" if ":" in column else "/")
     return task, metric
 
 
 def _model(spec: str, paper: str, scale: Scale) -> str:
-    """The model of an untrained row at this scale."""
+    """Return the model of an untrained row at a scale."""
     return small.model(paper, spec, scale.offline) if scale.mini else spec

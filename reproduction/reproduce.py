@@ -27,7 +27,7 @@ from multicse.evaluation.tables import Row as Models
 from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
-from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, render, verdicts
+from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
 from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers import jobs
@@ -62,7 +62,7 @@ class Arguments:
     """Seeds; every trained row is run once per seed. Default: the paper's number of runs; for --scale mini: 1 2 3, for
     evidence: 1 2 3 4 5."""
     dry_run: bool = False
-    """Print the number of runs of each table and its missing data, without running anything."""
+    """Print the number of runs of each table, the rows that cannot be run and missing data, without running anything."""
     out: Path | None = None
     """Folder of runs, results and rendered tables. Default: runs/reproduce, for --scale mini: runs/reproduce-mini."""
     workers: int | None = None
@@ -70,8 +70,9 @@ class Arguments:
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
-    """Render the tables of this Markdown page, between its lines <!-- FILE.json --> and <!-- end -->, without training. The
-    files are written by this command (PAPER-TABLE.json in its output) or by `evaluate.py --compare ... --json`."""
+    """Render the tables of this Markdown page, between its lines <!-- FILE.json --> and <!-- end -->, without training, and
+    its figure evidence.png. The files are written by this command (PAPER-TABLE.json in its output) or by
+    `evaluate.py --compare ... --json`."""
 
 
 @cli_errors
@@ -86,8 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.results is not None:
         text, claims = rendered(arguments.results)
         arguments.results.write_text(text, encoding="utf-8")
-        if claims:
-            save(effects(claims), arguments.results.parent / "figures", "evidence")
+        if claims and (image := EFFECTS.search(text)):
+            save(effects(claims), arguments.results.parent / image[1], "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
         for paper in [arguments.paper] if arguments.paper else PAPERS:
@@ -132,9 +133,11 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
     seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
     if arguments.dry_run:
-        trained, measured = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
-        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in measured)
-        print(f"{paper} {key}: {len(trained) * len(seeds)} runs of {len(trained)} rows, {times} models measured as they are")
+        trained, untrained = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
+        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in untrained)
+        work = f"{len(trained) * len(seeds)} runs of {len(trained)} rows, {times} evaluations of untrained models"
+        print(f"{paper} {key}: {'nothing to run' if runs.is_list(rows) else work}")
+        print("".join(f"  not run: {note}\n" for note in notes(rows)), end="")
         print("".join(f"  missing: {lack}\n" for lack in runs.missing(table, paper, scale, rows)), end="")
         return 0
     with jobs.results_in(scale.out):
@@ -152,9 +155,9 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
         if table.draw is not None:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
             save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
-            print(f"drawn as {name}.png", file=sys.stderr)
-        for picture in sorted({result["provenance"]["picture"] for result in found if table.picture}):
-            print(f"drawn as {picture}", file=sys.stderr)
+            print(f"figure: {name}.png", file=sys.stderr)
+        for file in sorted({result["provenance"]["figure"] for result in found if table.figure}):
+            print(f"figure: {file}", file=sys.stderr)
     return 0
 
 
@@ -184,6 +187,7 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
 """Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
+EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
 
 
 def kept_of(
@@ -267,11 +271,18 @@ def scale_of(arguments: Arguments) -> runs.Scale:
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
-    """Return the rows with these labels; all rows if there are none. Raises RecipeError for an unknown label."""
+    """Return the rows with these labels; all rows if there are none.
+
+    Raises:
+        RecipeError: If a label is unknown, or its row cannot be run.
+    """
     known = {row.label: row for row in table.rows}
+    can = [row.label for row in table.rows if not row.lacks]
     for label in labels:
         if label not in known:
-            raise RecipeError(f"--rows {label!r} not found.{did_you_mean(label, known)} Rows: {', '.join(known)}")
+            raise RecipeError(f"--rows {label!r} not found.{did_you_mean(label, can)} Rows: {', '.join(can)}")
+        if known[label].lacks:
+            raise RecipeError(f"--rows {label!r} cannot be run ({known[label].lacks}). Rows: {', '.join(can)}")
     return [known[label] for label in labels] if labels else list(table.rows)
 
 
@@ -293,12 +304,12 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
             lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
         if runs.trains_probes(table) and table.protocol in ("test", "released"):
             lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
-    trained = any(runs.is_seeded(row, table) for row in table.rows if row.recipe or row.model)
-    lines.append(
-        f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample standard deviation."
-        if trained
-        else "Nothing is trained."
-    )
+    if runs.is_list(table.rows):
+        lines.append("Nothing to run.")
+    elif any(runs.is_seeded(row, table) for row in table.rows if not row.lacks):
+        lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample standard deviation.")
+    else:
+        lines.append("No row is trained.")
     if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
         lines[-1] += " Rows without ± are deterministic: measured once."
     if table.open:
@@ -311,26 +322,32 @@ def coverage() -> str:
     lines = [
         "# Tables and figures of the papers",
         "",
-        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated without",
-        "training, or not available (unpublished models or data). With `--scale mini` the first two kinds run on a laptop, on",
-        "public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub, checked against",
-        "fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes; later commands find the",
-        "data by themselves.",
+        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated",
+        "without training, or not run, for the reasons below each table. With `--scale mini` trained and evaluated rows run",
+        "on a laptop, on public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub,",
+        "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes; later",
+        "commands find the data by themselves.",
     ]
     for paper in PAPERS:
         lines += [
             "",
             f"## {paper}",
             "",
-            "| | content | rows: trained, evaluated, not available | command |",
+            "| | content | rows: trained, evaluated, not run | command |",
             "|---|---|---|---|",
         ]
+        details: dict[str, list[str]] = {}
         for key, table in tables_of(paper).items():
             counts = [sum(getattr(row, kind) is not None for row in table.rows) for kind in ("recipe", "model", "lacks")]
-            reasons = "; ".join(dict.fromkeys(row.lacks for row in table.rows if row.lacks))
-            had = ", ".join(map(str, counts)) + (f" ({reasons})" if reasons else "")
+            reasons = dict.fromkeys(row.lacks for row in table.rows if row.lacks)
+            for reason in reasons:
+                details.setdefault(reason, []).append(key)
+            short = ", ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
+            had = ", ".join(map(str, counts)) + (f" ({short})" if short else "")
             command = f"`python reproduction/reproduce.py {paper} {key}`" if counts[0] + counts[1] else "-"
             lines.append(f"| {key} | {table.title} | {had} | {command} |")
+        lines += ["", "Rows that are not run:", ""] if details else []
+        lines += [f"- {', '.join(keys)}: {reason}" for reason, keys in details.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -55,14 +55,18 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
         reference = means.get(against or "", {})
         if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:
             lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
-    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
-    notes = [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
+    below = notes(rows)
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
         against += " (of the same variant)" if table.reference not in (None, *(row.label for row in rows)) else ""
-        notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
-    body = _grid(lines, style)
-    return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
+        below.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
+    return ("\n\n" if style == "markdown" else "\n").join([*([_grid(lines, style)] if columns else []), *below])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return a line per reason for which rows cannot be run, with the labels of these rows."""
+    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
+    return [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,8 @@ class Verdict:
 def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
     """Test the claims of a table by a t-test over seeds of the mean over columns.
 
-    A deterministic row is a constant against which the runs of the other row are tested. Claims with a missing row are skipped.
+    A deterministic row is a constant against which the runs of the other row are tested. Claims with a missing row are
+    skipped.
 
     Args:
         table: The table.

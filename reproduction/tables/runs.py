@@ -34,7 +34,7 @@ from multicse.pipelines.api import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
-from multicse.reproduction.tables import evidence, pictures, small
+from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
@@ -152,7 +152,7 @@ def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list
             lacks[str(error) + (f"\n    {command('prepare', 'reproduction')} {made}" if made else "")] = None
 
     if not scale.mini and table.measure is None and not is_list(rows):
-        for task, _ in map(_parted, columns_of(table, scale)):
+        for task, _ in map(_split, columns_of(table, scale)):
             attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
     for row in rows:
         if row.model is not None:
@@ -212,7 +212,7 @@ def is_seeded(row: Row, table: Table) -> bool:
 
 def trains_probes(table: Table) -> bool:
     """Return whether columns of a table train a classifier on embeddings, or fine-tune the encoder."""
-    names = [_parted(column)[0] for column in table.columns]
+    names = [_split(column)[0] for column in table.columns]
     kinds = [KINDS.get(name.partition(":")[0]) for name in names if ":" in name]
     return any(kind is not None and kind.trains for kind in kinds) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
 
@@ -265,17 +265,17 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         asked["probe_seed"] = seed
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
-    if table.picture is not None:
-        asked["picture"] = table.picture
+    if table.figure is not None:
+        asked["figure"] = table.figure
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
     scores, source = _measured(spec, table, columns, scale, probing, seed or 0)
-    if table.picture is not None:
-        name = re.sub(r"\W+", "-", f"{table.picture} {row.label}")
-        drawn = getattr(pictures, table.picture)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
-        source["picture"] = str(save(drawn, scale.out / "pictures", f"{name}-{key[:6]}")[0])
+    if table.figure is not None:
+        name = re.sub(r"\W+", "-", f"{table.figure} {row.label}")
+        drawn = getattr(model_figures, table.figure)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
+        source["figure"] = str(save(drawn, scale.out / "figures", f"{name}-{key[:6]}")[0])
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
@@ -288,7 +288,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
     """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
-    The weight of a loss that the recipe does not have (weight 0) is not searched. Weights are not searched at the small scale.
+    The weight of a loss that the recipe does not have (weight 0) is not searched. At the small scale no weight is searched.
 
     Args:
         recipe: Recipe of the row.
@@ -323,7 +323,7 @@ def _measured(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
         return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
-    asked = {column: _parted(column) for column in columns}
+    asked = {column: _split(column) for column in columns}
     names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
     tasks = dict(zip(names, make_tasks(names, scale.evaluation, probing), strict=True))
     sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
@@ -354,7 +354,7 @@ def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
     return str(folder)
 
 
-def _parted(column: str) -> tuple[str, str]:
+def _split(column: str) -> tuple[str, str]:
     """Split ``TASK/METRIC``; for ``KIND:PLACE#METRIC`` the separator is a hash, since a place contains slashes."""
     task, _, metric = column.partition("#" if ":" in column else "/")
     return task, metric

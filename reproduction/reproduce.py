@@ -325,8 +325,8 @@ def coverage() -> str:
         "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated",
         "without training, or not run, for the reasons below each table. With `--scale mini` trained and evaluated rows run",
         "on a laptop, on public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub,",
-        "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes; later",
-        "commands find the data by themselves.",
+        "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes;",
+        "later commands find the data by themselves.",
     ]
     for paper in PAPERS:
         lines += [

@@ -6,8 +6,8 @@ killed, or the driver receives a signal. The command is repeated until it succee
 ``--numbers 7 16`` repeats two runs.
 
 The checks: exported weights are bit-identical to an undisturbed run; all metrics are equal, each step once, in one MLflow
-run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15 seconds. The exit code
-is 1 unless all runs pass.
+run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15 seconds. The exit
+code is 1 unless all runs pass.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.first_gpu_hour [--out FOLDER]
 
 SimCSE with BERT-base (random weights, bf16) is compared with the model and loss of sentence-transformers, which skips
-padding if flash attention is installed; CLIP ViT-B/32 with the published throughput of open_clip on an A100 (`workers.B32`). Batches
-are in memory. Prints a table and writes it to FOLDER as JSON and Markdown. Without a GPU, nothing is measured.
+padding if flash attention is installed; CLIP ViT-B/32 with the published throughput of open_clip on an A100 (`workers.B32`).
+Batches are in memory. Prints a table and writes it to FOLDER as JSON and Markdown. Without a GPU, nothing is measured.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.floor [--rounds 3]
 
 The minimal run imports torch, transformers and MLflow, loads the encoder and executes one step on synthetic sentences. It
-has no settings, data, evaluation or log, and uses Ray's defaults. Ours is the first step of SimCSE's demo with an empty MLflow
-database. The sides alternate, each in a new process.
+has no settings, data, evaluation or log, and uses Ray's defaults. Ours is the first step of SimCSE's demo with an empty
+MLflow database. The sides alternate, each in a new process.
 """
 
 from __future__ import annotations

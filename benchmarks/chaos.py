@@ -2,12 +2,12 @@
 
 Runs alternate between one process, one worker and two; checkpoints are on the local disk or in an S3 server on loopback.
 At a random step, or while a checkpoint is written, a worker, the driver, the raylet, the control store or everything is
-killed, or the driver gets a signal. Then the same command is repeated until it succeeds. A run depends on its number alone:
-``--numbers 7 16`` repeats two of them.
+killed, or the driver receives a signal. The command is repeated until it succeeds. A run depends only on its number:
+``--numbers 7 16`` repeats two runs.
 
-Checked: the exported weights are, bit for bit, those of an undisturbed run; so are all metrics, each step once, in one
-MLflow run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15 seconds.
-The exit code is 1 unless all runs pass.
+The checks: exported weights are bit-identical to an undisturbed run; all metrics are equal, each step once, in one MLflow
+run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15 seconds. The exit
+code is 1 unless all runs pass.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ SETTINGS += " --run.logging_steps 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
 LIMIT, VANISH, SIGNALLED = 240.0, 180.0, 15.0
-"""Seconds after which a command counts as hanging, within which all processes end after a kill (Ray's agents first report
-to a control store that was killed), and within which they end after a signal. On a busy machine, `--patience` times that."""
+"""Timeouts in seconds: of a command, of all processes after a kill (Ray's agents first report to a control store that was
+killed), and of all processes after a signal. `--patience` multiplies them on a busy machine."""
 LIBRARIES = ("pymp-", "torch")
-"""Temporary folders of Python's multiprocessing, which Ray's workers leave however they end, and torch's cache."""
+"""Temporary folders of Python's multiprocessing, which Ray's workers always leave, and torch's cache."""
 ATTEMPTS = 4
-"""Times that a command is repeated at most."""
+"""Maximum number of repetitions of a command."""
 VICTIMS = {
     "worker": "TrainWorker",
     "reading actor": "ray::Executor",
     "raylet": "raylet/raylet",
     "control store": "gcs_server",
 }
-"""Words in the command lines of Ray's processes."""
+"""Parts of the command lines of Ray's processes."""
 
 
 @dataclass
 class Case:
-    """One run and what happens to it."""
+    """Run with its kills and signals."""
 
     number: int
     workers: int
     remote: bool
     blows: list[tuple[str, int]]
-    """Victims, and the steps after which they are hit; below 0: while a checkpoint is being written."""
-    said: list[str] = field(default_factory=list)
-    """What went wrong."""
+    """Victims, and the steps after which they are killed; a negative step means while a checkpoint is written."""
+    failures: list[str] = field(default_factory=list)
+    """Failed checks."""
     signalled: list[float] = field(default_factory=list)
     """Seconds from each signal until all processes had ended."""
 
@@ -74,12 +74,12 @@ class Case:
 
     @property
     def reference(self) -> int:
-        """Workers of the undisturbed run; one worker trains as one process does."""
+        """Return the number of workers of the undisturbed run; one worker trains like one process."""
         return 2 if self.workers == 2 else 0
 
 
 def case(number: int) -> Case:
-    """Return the case of a number. Kinds of runs and their victims alternate; every fourth blow is in a checkpoint."""
+    """Return the case of a number. Kinds of runs and victims alternate; every fourth kill is during a checkpoint."""
     dice, (update, workers) = random.Random(f"0 {number}"), divmod(number, 3)
     victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
     picked = [victims[(update + i) % len(victims)] for i in range(dice.choice((1, 1, 2)))]
@@ -89,7 +89,7 @@ def case(number: int) -> Case:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of everything, the environment of every command, and times that all may take longer."""
+    """Folder of all runs, environment of all commands, and factor of all timeouts."""
 
     folder: Path
     env: Mapping[str, str]
@@ -97,10 +97,17 @@ class Place:
 
     @property
     def uri(self) -> str:
+        """Return the tracking URI."""
         return f"sqlite:///{self.folder}/mlflow.db"
 
     def start(self, mark: str, workers: int, remote: bool) -> subprocess.Popen[bytes]:
-        """Start the command of a run, as a user types it; its output is appended to a file."""
+        """Start the command of a run like a user; its output is appended to a file.
+
+        Args:
+            mark: Name of the run.
+            workers: Workers of Ray Train; 0 for one process.
+            remote: Store checkpoints in S3.
+        """
         settings = [*SETTINGS.split(), *(RAY.split() if workers else []), "--run.num_workers", str(workers)]
         settings += ["--run.output_dir", str(self.folder / mark), "--run.tracking_uri", self.uri]
         settings += ["--run.storage", f"s3://{BUCKET}/runs"] if remote else []
@@ -110,7 +117,7 @@ class Place:
 
 
 def family(place: Place) -> list[psutil.Process]:
-    """Return all processes that work below the folder, whatever their parents and names."""
+    """Return all processes with a working directory below the folder."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -120,7 +127,7 @@ def family(place: Place) -> list[psutil.Process]:
 
 
 def kill(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes, of which some may have ended."""
+    """Kill processes; some may have ended."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -134,7 +141,12 @@ def line(process: psutil.Process) -> str:
 
 
 def reached(output: Path, moment: int) -> bool:
-    """Return whether the moment has come. A checkpoint that is being written has its own folder."""
+    """Return whether a run has reached a moment.
+
+    Args:
+        output: Output folder of the run.
+        moment: A step; if negative, the writing of a checkpoint, which has a separate folder.
+    """
     if moment < 0:
         return any((output / "checkpoint").glob("*.part"))
     journal = output / "journal.jsonl"
@@ -143,7 +155,16 @@ def reached(output: Path, moment: int) -> bool:
 
 
 def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> bool:
-    """Kill the victim, or signal the driver; return False if there is no such process yet."""
+    """Kill the victim, or signal the driver.
+
+    Args:
+        victim: Name of a signal, "driver", "everything", or a key of `VICTIMS`.
+        driver: Process of the command.
+        place: Folder of the run.
+
+    Returns:
+        False if the process does not exist yet.
+    """
     if victim.startswith("SIG"):
         driver.send_signal(signal.Signals[victim])
         return True
@@ -163,20 +184,21 @@ def ended(
 
     Args:
         driver: Process of the command.
-        place: Where it works.
-        earlier: Processes of a driver that was killed before, for which nobody waited.
+        place: Folder of the run.
+        earlier: Remaining processes of a driver that was killed before.
 
     Returns:
-        Exit code (None if it hung), the processes that had to be killed, and the seconds until all its own had ended.
+        Exit code (None after a timeout), the processes that had to be killed, and the seconds until all processes of the
+        command had ended.
     """
-    began, code = time.monotonic(), None
+    start, code = time.monotonic(), None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(LIMIT * place.patience)
-    took = time.monotonic() - began
+    took = time.monotonic() - start
     deadline = time.monotonic() + VANISH * place.patience
     while (left := family(place)) and code is not None and time.monotonic() < deadline:
         if set(left) - set(earlier):
-            took = time.monotonic() - began
+            took = time.monotonic() - start
         time.sleep(0.2)
     names = [line(process) for process in left]
     kill(left)
@@ -184,46 +206,56 @@ def ended(
     return code, names, took
 
 
-def carry_out(case: Case, place: Place) -> None:
-    """Disturb a run and repeat its command until it succeeds."""
+def disturb(case: Case, place: Place) -> None:
+    """Disturb a run and repeat its command until it succeeds.
+
+    Args:
+        case: The run; failures are appended.
+        place: Folder of the run.
+    """
     mark, dice, blows = f"run-{case.number}", random.Random(f"{case.number} moments"), list(case.blows)
     output = place.folder / mark
     for _ in range(len(blows) + ATTEMPTS):
         earlier = family(place)
         driver = place.start(mark, case.workers, case.remote)
         victim, moment = blows.pop(0) if blows else ("", 0)
-        struck, began = False, time.monotonic()
-        while victim and not struck and driver.poll() is None and time.monotonic() < began + LIMIT * place.patience:
+        struck, start = False, time.monotonic()
+        while victim and not struck and driver.poll() is None and time.monotonic() < start + LIMIT * place.patience:
             time.sleep(0.002 if moment < 0 else 0.02)
             if reached(output, moment):
                 time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
                 struck = strike(victim, driver, place)
-        if struck and victim == "driver":  # who finds it dead repeats the command at once, whatever still runs
+        if struck and victim == "driver":  # a user repeats the command at once, while other processes still run
             driver.wait()
             continue
         code, left, took = ended(driver, place, earlier)
         if struck and victim == "everything" and case.remote:
-            shutil.rmtree(output, ignore_errors=True)  # a new head has an empty disk; it may be struck before there is one
+            shutil.rmtree(output, ignore_errors=True)  # a new head node has an empty disk; the folder may not exist yet
         if left or code is None:
-            case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
+            case.failures.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):
             case.signalled.append(took)
-            number = signal.Signals[victim].value  # below 0: it came before the handler was installed
+            number = signal.Signals[victim].value  # negative if the signal came before the handler was installed
             if code not in (0, 128 + number, -number) or took > SIGNALLED * place.patience:
-                case.said.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
+                case.failures.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
         if code == 0 and not blows:
             return
-    case.said.append("the command does not succeed")
+    case.failures.append("the command does not succeed")
 
 
 def weights(output: Path) -> bytes:
-    """Return the exported weights; empty if there are none."""
+    """Return the exported weights; empty if not found."""
     file = output / "export" / "model.safetensors"
     return file.read_bytes() if file.exists() else b""
 
 
 def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
-    """Return all values of training and evaluation in MLflow."""
+    """Return all metrics of training and evaluation in MLflow.
+
+    Args:
+        uri: Tracking URI.
+        run_id: ID of the run.
+    """
     from mlflow import MlflowClient
 
     client, kinds = MlflowClient(uri), ("train", "eval", "best", "untrained", "trained")
@@ -232,35 +264,35 @@ def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> None:
-    """Compare a run with the undisturbed one, and look for what is left.
+    """Compare a run with the undisturbed run, and search for remaining files.
 
     Args:
-        case: The run; what is wrong is appended to `said`.
-        place: Where it worked.
-        reference: Output of the undisturbed run.
-        known: Names of temporary folders that undisturbed runs leave as well.
+        case: The run; failures are appended.
+        place: Folder of the run.
+        reference: Output folder of the undisturbed run.
+        known: Names of temporary folders that undisturbed runs also leave.
     """
     from mlflow import MlflowClient
 
     output = place.folder / f"run-{case.number}"
     if weights(output) != weights(reference):
-        case.said.append("other weights")
+        case.failures.append("other weights")
     client = MlflowClient(place.uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, f"params.`run.output_dir` = '{output}'")
     statuses = [run.info.status for run in runs]
     if statuses != ["FINISHED"]:
-        case.said.append(f"its runs are {statuses}")
+        case.failures.append(f"its runs are {statuses}")
     else:
         whole = json.loads((reference / "summary.json").read_text())["mlflow_run_id"]
         if metrics(place.uri, runs[0].info.run_id) != metrics(place.uri, whole):
-            case.said.append("other metrics")
+            case.failures.append("other metrics")
     temporary = (place.folder / "tmp").iterdir()
     left = [file for file in temporary if file.name not in known and not file.name.startswith(LIBRARIES)]
     for pattern in ("checkpoint/*.part", "checkpoint/node-*", ".export-*", ".ray-train"):
         left += output.glob(pattern)
     if left:
-        case.said.append(f"left behind: {', '.join(map(str, left))}")
+        case.failures.append(f"remaining files: {', '.join(map(str, left))}")
 
 
 @contextlib.contextmanager
@@ -296,7 +328,12 @@ def prepared(patience: float) -> Iterator[Place]:
 
 
 def undisturbed(place: Place, workers: int) -> Path:
-    """Return the output of an undisturbed run."""
+    """Run without disturbance, and return the output folder.
+
+    Args:
+        place: Folder of all runs.
+        workers: Workers of Ray Train; 0 for one process.
+    """
     mark = f"whole-{workers}"
     if ended(place.start(mark, workers, remote=False), place)[:2] != (0, []):
         sys.exit(f"an undisturbed run fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")
@@ -309,23 +346,23 @@ def main(runs: int = 40, numbers: tuple[int, ...] = (), patience: float = 1.0) -
     Args:
         runs: Number of runs.
         numbers: Numbers of the runs, instead of the first `runs`.
-        patience: Times that everything may take longer, on a machine that others use.
+        patience: Factor of all timeouts, for a busy machine.
 
     Returns:
-        The exit code.
+        Exit code.
     """
     chosen = [case(number) for number in numbers or range(runs)]
     with prepared(patience) as place:
         references = {parts: undisturbed(place, parts) for parts in sorted({one.reference for one in chosen})}
         known = {file.name for file in (place.folder / "tmp").iterdir()}  # caches of libraries
         for one in chosen:
-            began = time.monotonic()
-            carry_out(one, place)
+            start = time.monotonic()
+            disturb(one, place)
             judge(one, place, references[one.reference], known)
-            print(f"{one}  {time.monotonic() - began:.0f} s  {'; '.join(one.said) or 'passed'}", flush=True)
-            if one.said:
+            print(f"{one}  {time.monotonic() - start:.0f} s  {'; '.join(one.failures) or 'passed'}", flush=True)
+            if one.failures:
                 print((place.folder / f"run-{one.number}.log").read_text(errors="replace")[-3000:], flush=True)
-    good, signals = sum(not one.said for one in chosen), [took for one in chosen for took in one.signalled]
+    good, signals = sum(not one.failures for one in chosen), [took for one in chosen for took in one.signalled]
     print(f"{len(signals)} signals; all processes had ended after at most {max(signals, default=0):.1f} s")
     print(f"{good} of {len(chosen)} runs resumed when their command was repeated and ended bit-identical")
     return 0 if good == len(chosen) else 1

@@ -1,10 +1,10 @@
-"""Check that nothing has become clearly slower: ratios to what a user would pick instead, against the smallest allowed.
+"""Check for performance regressions: speed relative to the usual alternative, compared with the lowest allowed ratio.
 
     python -m benchmarks.guard
 
-Processor time of one thread counts, sides alternate, and a ratio is the median over rounds, so other programs on the machine
-do not decide. A run through Ray against the same run in one process goes by wall time. A ratio that is too low is measured
-once more.
+Processor time of one thread is measured, sides alternate, and a ratio is the median over rounds, so that other programs on
+the machine have little influence. A run with Ray is compared with a run in one process by wall time. A ratio that is too low
+is measured again.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from multicse.trainers.engine.text_fit import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = {"step": 0.75, "stream": 0.68, "encode": 0.96, "start": 0.21, "road": 0.8}
-"""Smallest allowed ratios, three quarters of those measured on 2026-11-23; of `road` what any machine must reach."""
+"""Lowest allowed ratios: three quarters of the ratios on 2026-11-23; for `road`, the minimum for any machine."""
 ROUNDS, STEPS, BATCH, BATCHES, SENTENCES, ROAD_STEPS = 5, 10, 32, 28, 600, 200
 """Rounds, steps in memory and their batch size, batches of images, sentences to encode, steps through Ray."""
 
 
 def measure(ours: Call, theirs: Call) -> float:
-    """Return how many times faster ours is."""
+    """Return the speed of `ours` relative to `theirs`."""
     took = race({"ours": ours, "theirs": theirs}, ROUNDS)
     return statistics.median(ratios(took["theirs"], took["ours"]))
 
 
 def step(folder: Path) -> float:
-    """Compare steps of SimCSE in the engine with those of a bare loop over the same batches."""
+    """Compare steps of SimCSE in the engine with a minimal loop over the same batches."""
     sides = loops(engine(text_recipe(str(folder), BATCH)))
 
     def steps(side: Call) -> None:
@@ -62,7 +62,12 @@ def step(folder: Path) -> float:
 
 
 class InShards(Dataset[dict[str, Any]]):
-    """The samples of shards by number, decoded and augmented by the stream's own function."""
+    """Samples of shards by index, decoded and augmented by the function of the stream.
+
+    Args:
+        config: Settings of the stream.
+        shards: Shards to read.
+    """
 
     def __init__(self, config: StreamConfig, shards: ShardSet) -> None:
         self.config, self.rng = config, np.random.default_rng(0)
@@ -104,14 +109,14 @@ def stream(folder: Path) -> float:
 
 
 def encode(folder: Path) -> float:
-    """Compare the embeddings of sentences in evaluation with `SentenceTransformer.encode` at its own batch size."""
+    """Compare encoding of sentences in evaluation with `SentenceTransformer.encode` at its default batch size."""
     encoder = load_encoder(Path(parts.SMALL_ENCODER))
     texts = [*sentences(text_recipe(str(folder), BATCH))][:SENTENCES]
     return measure(partial(encoder.encode, texts), partial(encoder.model.encode, texts, show_progress_bar=False))
 
 
 def start(folder: Path) -> float:
-    """Compare the processor time of ``import torch`` with that of ``--help``."""
+    """Compare the processor time of ``import torch`` with ``--help``."""
 
     def spent(*command: str) -> float:
         before = os.times()
@@ -123,7 +128,7 @@ def start(folder: Path) -> float:
 
 
 def road(folder: Path) -> float:
-    """Compare the samples per second of SimCSE's demo through Ray with those in one process."""
+    """Compare the samples per second of SimCSE's demo with Ray and in one process."""
     options = main_road.options_of("simcse", ROAD_STEPS)
     one, ray = (main_road.run("simcse", ROAD_STEPS, workers, options).speed for workers in (0, 1))
     return ray / one
@@ -133,7 +138,7 @@ def main() -> None:
     """Print the ratios. The exit code is 1 if one is too low twice."""
     torch.set_num_threads(1)
     checks: list[Callable[[Path], float]] = [step, stream, encode, start, road]
-    rows, slower = ["| what | ratio | at least |", "|---|---:|---:|"], []
+    rows, slower = ["| benchmark | ratio | at least |", "|---|---:|---:|"], []
     with tempfile.TemporaryDirectory() as place:
         for check in checks:
             name, found = check.__name__, check(Path(place))
@@ -143,7 +148,7 @@ def main() -> None:
             slower += [name] if found < LEAST[name] else []
     print("\n" + "\n".join(rows))
     if slower:
-        sys.exit(f"clearly slower than before: {', '.join(slower)}. If the loss is intended, lower the ratio in {__file__}")
+        sys.exit(f"slower than before: {', '.join(slower)}. If this is intended, lower the ratio in {__file__}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Time the sides of a benchmark in alternation, and print their ratio as a row of docs/results/performance.md.
+"""Time the sides of a benchmark alternately, and print their ratio as a row of docs/results/performance.md.
 
-On a CPU processor time counts, since other programs may use the machine; on a GPU wall time does.
+Processor time is measured on a CPU, since other programs may use the machine, and wall time on a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ HEAD = "| area | target | wanted | measured | reached | why not |\n|---|---|---|
 
 
 def random_bert(shape: str, folder: str) -> str:
-    """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
+    """Write a BERT with random weights and the tokenizer of the small encoder.
+
+    Args:
+        shape: Layers x width, such as ``12x768``.
+        folder: Folder to write to.
+
+    Returns:
+        The folder.
+    """
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from multicse.pipelines.parts import SMALL_ENCODER
@@ -36,7 +44,7 @@ def random_bert(shape: str, folder: str) -> str:
 
 
 def clock() -> float:
-    """Return seconds of processor time; on a GPU those of wall time, after it has finished its work."""
+    """Return seconds of processor time; on a GPU, seconds of wall time after synchronisation."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -44,20 +52,28 @@ def clock() -> float:
 
 
 def race(sides: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of every round by side. The order reverses every round; first calls are not timed."""
+    """Time the sides of a benchmark. The order reverses every round; first calls are not timed.
+
+    Args:
+        sides: Functions to time, by name.
+        rounds: Number of rounds.
+
+    Returns:
+        Seconds of every round, by name.
+    """
     took: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
     for update in range(rounds):
         for name in list(sides)[:: -1 if update % 2 else 1]:
-            began = clock()
+            start = clock()
             sides[name]()
-            took[name].append(clock() - began)
+            took[name].append(clock() - start)
     return took
 
 
 def ratios(slow: Sequence[float], fast: Sequence[float]) -> list[float]:
-    """Return the ratio within every round."""
+    """Return the ratio of every round."""
     return [a / b for a, b in zip(slow, fast, strict=True)]
 
 
@@ -93,12 +109,12 @@ def report(
 
     Args:
         area: Section of the page.
-        what: Both sides and what is compared: ``MiniLM-L6: ours / sentence-transformers, sentences per second``.
+        what: Both sides and the quantity: ``MiniLM-L6: ours / sentence-transformers, sentences per second``.
         measured: Ratio of every round.
-        at_least: Smallest median that reaches the target.
-        at_most: Largest median that reaches the target; exactly one of the two is given.
+        at_least: Lowest median that reaches the target.
+        at_most: Highest median that reaches the target; exactly one of the two is specified.
         unit: ``s`` if the target is in seconds and not a ratio.
-        why: What the rest goes to; printed unless the target is reached.
+        why: Explanation that is printed if the target is not reached.
     """
     median, unit = statistics.median(measured), f" {unit}" if unit else ""
     if at_least is not None:
@@ -111,15 +127,15 @@ def report(
 
 
 def forget_peak() -> None:
-    """Reset the peak of this process's memory."""
+    """Reset the peak memory of this process."""
     if Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident(what: str) -> float:
-    """Return megabytes of this process: ``VmRSS`` now, ``VmHWM`` at most since `forget_peak`.
+    """Return the memory of this process in megabytes: ``VmRSS`` (current) or ``VmHWM`` (peak since `forget_peak`).
 
-    `getrusage` does not serve, since a child inherits its parent's peak.
+    `getrusage` is unsuitable, since a child inherits the peak of its parent.
     """
     found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None

@@ -1,4 +1,4 @@
-"""The data sets of sources.toml: where each is had, what recipes read of it, and which of them makes a place."""
+"""Datasets of sources.toml: their sources, and the shards, files or models that `prepare.py` creates from them."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Content:
-    """What a reader found in a download, to be packed."""
+    """Samples of a download, to be packed."""
 
     drafts: Drafts
     files: Path | None = None
-    """The folder of the files that the drafts name."""
+    """Folder of the files to which the drafts refer."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes 0, 1, ...; none: those that occur, sorted."""
+    """Names of the classes 0, 1, .... If None, the sorted names that occur."""
     form: Form = "tar"
-    """Of its shards; texts are small in Parquet."""
+    """Format of the shards; Parquet is smaller for texts."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A folder of shards or of a model, or a file, and what it is made from."""
+    """Folder of shards or of a model, or a file, and the downloaded files from which it is created."""
 
     path: str
-    """Below the output folder, as recipes and tables name it: ``shards/wiki1m``, ``wos/wos7.tsv``."""
+    """Path below the output folder, as in recipes and tables: ``shards/wiki1m``, ``wos/wos7.tsv``."""
     wanted: tuple[str, ...]
-    """Files, and folders (``audio/``), below the folder of the download; without a reader: below `path` itself."""
+    """Required files and folders (``audio/``) below the folder of the download; without a reader, below `path`."""
     read: str | None = None
-    """``MODULE.NAME`` of the reader in `sources/`; None: used as it is, where it is."""
+    """Reader ``MODULE.NAME`` in `sources/`. If None, the files are used unchanged."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the reader is called with."""
+    """Keyword arguments of the reader."""
     split: str = "train"
 
     def content(self, folder: Path) -> Content | PreTrainedModel | Iterable[str]:
-        """What is packed, a model, or the lines of a text file, from the download in `folder`."""
+        """Read the download in `folder`: samples to pack, a model, or the lines of a text file."""
         assert self.read is not None
         module, _, name = self.read.partition(".")
         reader: Callable[..., Content | PreTrainedModel | Iterable[str]]
@@ -54,15 +54,15 @@ class Result:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: what it is called, where it is had on which terms, and what is made from it."""
+    """Dataset with its home page, licence and results."""
 
     title: str
     home: str
     licence: str
-    """As its makers state it; it goes into the shards, and from there into model cards."""
+    """Licence as its authors state it; stored in the shards, and from there in model cards."""
     results: tuple[Result, ...]
     hint: str = ""
-    """What there is to do beside downloading and unpacking."""
+    """Steps that are needed in addition to downloading and unpacking."""
 
 
 def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _source(given: Mapping[str, Any]) -> Source:
     results = [Result(**_tuples(one) | {"settings": _tuples(one.get("settings", {}))}) for one in given["results"]]
-    told = {name: text.replace("{translate}", TRANSLATE) for name, text in given.items() if name != "results"}
-    return Source(results=tuple(results), **told)
+    texts = {name: text.replace("{translate}", TRANSLATE) for name, text in given.items() if name != "results"}
+    return Source(results=tuple(results), **texts)
 
 
 TRANSLATE = command("translate", "reproduction")
@@ -83,10 +83,12 @@ SOURCES = {
 
 
 def maker(place: str) -> str | None:
-    """The name in `SOURCES` of what makes a place that a recipe names: ``shards/clotho-val`` is made by ``clotho``.
+    """Return the name in `SOURCES` of the dataset that provides a path of a recipe: ``clotho`` for ``shards/clotho-val``.
 
-    None for a place that nothing here makes. What is used as it is counts with all that lies in it. A place of the current
-    folder may be absolute.
+    Paths inside folders that are used unchanged are included. A path below the current folder may be absolute.
+
+    Returns:
+        Name of the dataset, or None if no dataset provides the path.
     """
     place = place.removeprefix(f"{Path.cwd()}/")
     for name, source in SOURCES.items():

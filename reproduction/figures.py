@@ -1,4 +1,4 @@
-"""Figures of models: curves, bars, weights of words, a plane of two metrics, rated pairs by t-SNE."""
+"""Figures of models: curves, bars, weights of words, scatter plots of two metrics, and rated pairs by t-SNE."""
 
 from __future__ import annotations
 
@@ -15,16 +15,25 @@ from multicse.evaluation.task import Encoded, unit
 from multicse.evaluation.tasks.sts import PairTask
 
 DRAWN_PAIRS = 20
-"""Of each kind in a t-SNE figure (SG-BERT, Figure 5)."""
+"""Number of pairs of each kind in a t-SNE figure (SG-BERT, Figure 5)."""
 
 
 def curves(scores: Mapping[str, Mapping[str, float]], xlabel: str, ylabel: str) -> Figure:
-    """Draw a curve for each name: name -> layer, epoch or set -> score. (SG-BERT, Figure 1; GCLSR, Figure 4.)
+    """Draw a curve per name.
 
-    Raises ValueError for more curves than colours, and scores that are not finite.
+    Args:
+        scores: Scores by name of the curve, and by layer, epoch or dataset.
+        xlabel: Label of the x axis.
+        ylabel: Label of the y axis.
+
+    Raises:
+        ValueError: If there are more curves than colours, or scores are not finite.
+
+    References:
+        SG-BERT, Figure 1; GCLSR, Figure 4.
     """
     if len(scores) > len(COLOURS):
-        raise ValueError(f"at most {len(COLOURS)} curves can be told apart by colour")
+        raise ValueError(f"{len(scores)} curves; at most {len(COLOURS)} have distinct colours")
     figure = new_figure()
     axes = figure.add_subplot()
     for i, (name, curve) in enumerate(scores.items()):
@@ -35,7 +44,7 @@ def curves(scores: Mapping[str, Mapping[str, float]], xlabel: str, ylabel: str) 
 
 
 def bars(scores: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw a bar for each name in each group: name -> group -> score. (SG-BERT, Figure 4.)"""
+    """Draw a bar per name and group, from scores by name and group (SG-BERT, Figure 4)."""
     figure = new_figure()
     axes = figure.add_subplot()
     width = 0.8 / len(scores)
@@ -48,7 +57,7 @@ def bars(scores: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def weights(scores: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Draw words on colours: name -> word -> weight, a row each, divided by its largest. (GCLSR, Figure 3.)"""
+    """Draw a heat map of weights by name and word; each row is divided by its largest weight (GCLSR, Figure 3)."""
     rows = finite("scores", [list(row.values()) for row in scores.values()], shape=(None, None))
     figure = new_figure(8, 1.8 + 0.4 * len(rows))
     axes = figure.add_subplot()
@@ -60,14 +69,23 @@ def weights(scores: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> Figure:
-    """Draw models in a plane: model -> two metrics of each of its runs. (Zhao et al. 2023, Figures 2 and 3.)
+    """Draw a scatter plot of models by two metrics.
 
-    Runs of a model have one colour; of several the mean is marked large. Trap: a collapsed model is perfectly aligned.
+    Runs of a model share a colour, and a large marker shows their mean. Note that a collapsed model is perfectly aligned.
 
-    Raises ValueError for more models than colours and markers tell apart, and numbers that are not finite.
+    Args:
+        models: Two metrics per run, by model.
+        xlabel: Name of the first metric.
+        ylabel: Name of the second metric.
+
+    Raises:
+        ValueError: If there are more models than combinations of colours and markers, or numbers are not finite.
+
+    References:
+        Zhao et al. 2023, Figures 2 and 3.
     """
-    if len(models) > len(COLOURS) * len(MARKERS):
-        raise ValueError(f"{len(models)} models; at most {len(COLOURS) * len(MARKERS)} can be told apart, draw a choice")
+    if len(models) > (most := len(COLOURS) * len(MARKERS)):
+        raise ValueError(f"{len(models)} models; at most {most} have distinct markers. Draw fewer models")
     figure = new_figure()
     axes = figure.add_subplot()
     for i, (name, runs) in enumerate(models.items()):
@@ -84,11 +102,22 @@ def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
 
 
 def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarray, seed: int = 0) -> Figure:
-    """Sentence pairs in a t-SNE plane, each joined by a line: vectors a, b (N, d), positive (N,) booleans.
+    """Draw sentence pairs in a t-SNE plane, each connected by a line.
 
-    Vectors are brought to unit length, zero vectors stay. The colour of a pair is its cosine, its marker whether it is
-    positive. SG-BERT's Figure 5 has 20 pairs of STS-B dev rated 5 and 20 rated 0. Trap: lengths of lines in such a plane
-    are no distances, which the colours are, and another seed gives another plane.
+    Vectors are normalised to unit length; zero vectors are unchanged. The colour of a pair shows its cosine, its marker
+    whether it is positive. Note that the lengths of lines are not distances, and that the plane depends on the seed.
+
+    Args:
+        vectors_a: (N, d), embeddings of the first sentences.
+        vectors_b: (N, d), embeddings of the second sentences.
+        positive: (N,), True for positive pairs.
+        seed: Seed of t-SNE.
+
+    Raises:
+        ValueError: If there are fewer than two pairs, or all vectors are equal.
+
+    References:
+        SG-BERT, Figure 5: 20 pairs of STS-B dev with rating 5 and 20 pairs with rating 0.
     """
     from sklearn.manifold import TSNE
 
@@ -96,11 +125,11 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     b = unit(finite("vectors_b", vectors_b, shape=(None, None)))
     mask = np.asarray(positive)
     if len(a) < 2:
-        raise ValueError("t-SNE places points by their neighbours; give at least 2 pairs")
+        raise ValueError("t-SNE needs at least 2 pairs")
     both = np.concatenate([a, b])
     if np.ptp(both, axis=0).max() == 0:
-        raise ValueError("all vectors are equal, so there is nothing to place; the encoder has collapsed")
-    perplexity = min(30.0, (len(both) - 1) / 3)  # sklearn wants it below the number of points
+        raise ValueError("all vectors are equal, so t-SNE is not possible; the encoder has collapsed")
+    perplexity = min(30.0, (len(both) - 1) / 3)  # sklearn requires a perplexity below the number of points
     plane = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(both)
     ends = np.stack([plane[: len(a)], plane[len(a) :]], axis=1)  # (N, end, xy)
     cosines = (a * b).sum(axis=1)
@@ -119,11 +148,17 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
 
 
 def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
-    """t-SNE of 20 pairs with the highest rating and 20 with the lowest (SG-BERT, Figure 5), fewer of a small set.
+    """Draw the 20 pairs with the highest ratings and the 20 with the lowest by t-SNE; fewer of a small set.
 
-    Where fewer than 20 are rated exactly so, those with the next ratings follow.
+    Args:
+        encoded: Embeddings of the sentences of the task.
+        task: Rated pairs.
+        seed: Seed of t-SNE, and of the choice among pairs with equal ratings.
+
+    References:
+        SG-BERT, Figure 5.
     """
-    ties = np.random.default_rng(seed).permutation(len(task.gold))  # which of equally rated pairs are drawn
+    ties = np.random.default_rng(seed).permutation(len(task.gold))  # random choice among equal ratings
     order = ties[np.argsort(task.gold[ties], kind="stable")]
     size = min(DRAWN_PAIRS, len(order) // 2)
     rows = np.concatenate([order[len(order) - size :], order[:size]])

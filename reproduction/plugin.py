@@ -1,4 +1,4 @@
-"""What this package adds to the product, which does not know it: `multicse.load_plugins` imports this module."""
+"""Register the encoders, tasks and figures of this package in the product; `multicse.load_plugins` imports this module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from multicse.reproduction.tasks.relatedness import RelatednessTask
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-REGRESSION = {  # SentEval's trained mode: train, dev and test part
+REGRESSION = {  # training, development and test pairs of SentEval's regression
     "stsb-regression": ("stsb-train", "stsb-dev", "stsb-test"),
     "sickr-regression": ("sickr-train", "sickr-dev", "sickr"),
 }
@@ -81,7 +81,9 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
         options.pop("released", None)
         return _plain_retrieval.make(title, place, options, probing)
     if registry.switch(title, options, "shared"):
-        raise EvaluationError(f"task {title}: released=true counts captions one by one; leave shared=true out")
+        raise EvaluationError(
+            f"task {title}: released=true counts each caption and excludes shared=true; remove shared=true"
+        )
     return ReleasedRetrievalTask(f"{title}-released", place, options.get("primary", "mean_r1"))
 
 
@@ -90,7 +92,7 @@ def _geometry(title: str, place: str, options: Options, probing: Probing) -> Tas
         return PairedGeometryTask(title, place)
     data = read_labelled(place, probing.seed)
     if data.pairs:
-        raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
+        raise EvaluationError(f"task {title}: {place} contains pairs, but distances of classes need single texts")
     rows = [row for part in data.parts.values() for row in part]
     return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
 
@@ -119,8 +121,8 @@ classification.HEADS |= {"senteval": probe.senteval, "three-layers": probe.three
 
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[report.Drawing]:
-    """For pair sets t-SNE of pairs (SG-BERT, Figure 5)."""
-    from multicse.reproduction.figures import extreme_pairs  # and Matplotlib with it
+    """Yield t-SNE figures of STS tasks (SG-BERT, Figure 5)."""
+    from multicse.reproduction.figures import extreme_pairs  # imports Matplotlib
 
     for task in tasks:
         if isinstance(task, PairTask):
@@ -128,7 +130,7 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[re
 
 
 def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
-    """For items with captions alignment, and their uniformity, against that of texts (Zhao et al. 2023, Figures 2 and 3)."""
+    """Yield plots of alignment, and of item uniformity, against text uniformity (Zhao et al. 2023, Figures 2 and 3)."""
     from multicse.reproduction.figures import scatter
 
     if isinstance(task, PairedGeometryTask):

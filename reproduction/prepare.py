@@ -1,6 +1,6 @@
-"""Prepare published data sets for recipes: ``python reproduction/prepare.py clotho --source Clotho``.
+"""Convert downloaded datasets for recipes: ``python reproduction/prepare.py clotho --source Clotho``.
 
-Without a name, the data sets are listed.
+Without a name, the available datasets are listed.
 """
 
 from __future__ import annotations
@@ -28,62 +28,73 @@ TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 
 @dataclass(frozen=True)
 class Prepare:
-    """Packed shards and tables, under the names that recipes have, from a data set as its makers distribute it."""
+    """Create the shards and tables that recipes read from a dataset in its original layout."""
 
     name: tyro.conf.Positional[str | None] = None
-    """Which data set. Without: the list of them. With small: all that the small scale of the papers' tables reads; it is
-    downloaded from GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
+    """Name of the dataset; without it, all names are listed. With small, the data of the small scale is downloaded from
+    GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None
     """Folder of the unpacked download. Default: downloads/NAME."""
     out: Path | None = None
-    """Folder below which shards/..., wos/... are written. Default: this one; of small, one in the cache."""
+    """Output folder; shards/..., wos/... are written below it. Default: the current folder; for small, a cache folder."""
     server: str | None = None
-    """With small: URL of a server with the same files, instead of GitHub."""
+    """URL of a mirror of GitHub's files, for small only."""
     overwrite: bool = False
-    """Make again what is there."""
+    """Replace existing results."""
 
     def run(self) -> int:
-        """Make what can be made and print it: 0, or 2 when a file is missing."""
+        """Create and print the results whose files exist. Returns the exit code: 2 if a file is missing."""
         if self.name is None:
             width = max(map(len, SOURCES))
             print("\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items()))
-            print(f"{'small':<{width}}  All that the small scale reads, downloaded")
+            print(f"{'small':<{width}}  Data of the small scale (is downloaded)")
             return 0
         if self.name == "small":
             return small_data.main(self.out, self.server)
         if self.server is not None:
-            raise DataError("--server is for the name small; other data sets are downloaded by hand")
+            raise DataError("--server is only for the dataset small; download other datasets by hand")
         if self.name not in SOURCES:
             known = did_you_mean(self.name, [*SOURCES, "small"])
-            raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join([*SOURCES, 'small'])}")
+            raise DataError(f"dataset {self.name!r} not found.{known} Datasets: {', '.join([*SOURCES, 'small'])}")
         source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
         out = self.out or Path(".")
-        missing: dict[str, None] = {}  # places, each once and in their order
+        missing: dict[str, None] = {}  # distinct, in order
         for result in source.results:
             place = out / result.path
-            # A table, or a folder whose manifest or configuration was written last.
+            # A file, or a folder with the manifest or configuration that is written last.
             made = place.is_file() or (place / MANIFEST).is_file() or (place / "config.json").is_file()
             root = place if result.read is None else folder
             lacking = [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
             if result.read is not None and made and not self.overwrite:
-                print(f"{place} is there")
+                print(f"{place} exists")
             elif lacking:
                 missing |= dict.fromkeys(lacking)
             elif result.read is None:
-                print(f"{place} is there and is read as it is")
+                print(f"{place} exists and is used unchanged")
             else:
                 print(make(result, source, folder, out, self.overwrite))
         if missing:
             hint = textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
             about = [f"  {source.title}", f"  home page  {source.home}", f"  licence    {source.licence}", *hint]
-            print("\n".join([*(f"error: {place} is not there" for place in missing), *about]), file=sys.stderr)
+            print("\n".join([*(f"error: {place} not found" for place in missing), *about]), file=sys.stderr)
         return 2 if missing else 0
 
 
 def make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool = False) -> str:
-    """Pack or write one result from the download in `folder`; what was made, in a line or two.
+    """Pack or write one result of a download.
 
-    Raises DataError for a download that has another form.
+    Args:
+        result: Result to create.
+        source: Dataset of the result.
+        folder: Folder of the download.
+        out: Output folder.
+        overwrite: Replace an existing result.
+
+    Returns:
+        Summary in one or two lines.
+
+    Raises:
+        DataError: If the download has an unexpected format.
     """
     place, name = out / result.path, Path(result.path).name
     found = result.content(folder)
@@ -112,7 +123,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when a file is missing, or the input was bad."""
+    """Run the command line. Returns 2 if a file is missing; invalid input ends with exit code 2."""
     arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)
     return arguments.run()
 

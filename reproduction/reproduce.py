@@ -27,7 +27,7 @@ from multicse.evaluation.tables import Row as Models
 from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
-from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, render, verdicts
+from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
 from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers import jobs
@@ -35,7 +35,7 @@ from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
 PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
-"""Files of `reproduction/tables`: the papers', and the main claim of each, with a verdict."""
+"""Files of `reproduction/tables`: five papers, and the main claim of each with a verdict."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Arguments:
     seeds: tuple[int, ...] | None = None
     """Seeds of all trained rows. Default: as many as in the paper; for mini 1 2 3, for evidence 1 2 3 4 5."""
     dry_run: bool = False
-    """Only print the number of runs of each table and the missing data."""
+    """Only print the number of runs of each table, the rows that cannot be run, and missing data."""
     out: Path | None = None
     """Folder of runs, results and rendered tables. Default: runs/reproduce, for mini runs/reproduce-mini."""
     workers: int | None = None
@@ -87,8 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.results is not None:
         text, claims = rendered(arguments.results)
         arguments.results.write_text(text, encoding="utf-8")
-        if claims:
-            save(effects(claims), arguments.results.parent / "figures", "evidence")
+        if claims and (image := EFFECTS.search(text)):
+            save(effects(claims), arguments.results.parent / image[1], "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
         for paper in [arguments.paper] if arguments.paper else PAPERS:
@@ -101,9 +101,9 @@ def main(argv: list[str] | None = None) -> int:
 
 @cache
 def tables_of(paper: str) -> dict[str, Table]:
-    """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
+    """Return the tables and figures of a paper by T1, F2, .... Raises RecipeError for an unknown paper."""
     if paper not in PAPERS:
-        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
+        raise RecipeError(f"unknown paper {paper!r}.{did_you_mean(paper, PAPERS)} Papers: {', '.join(PAPERS)}")
     pipelines = content(paper).get("pipelines", ())
     return {
         key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
@@ -112,18 +112,32 @@ def tables_of(paper: str) -> dict[str, Table]:
 
 
 def reproduce(arguments: Arguments, paper: str, key: str) -> int:
-    """One table, from what is missing to the rendered file."""
+    """Reproduce one table.
+
+    Args:
+        arguments: Command line.
+        paper: Name of the paper.
+        key: Key of the table, such as T1.
+
+    Returns:
+        Exit code: 1 if data is missing.
+
+    Raises:
+        RecipeError: The table is unknown.
+    """
     tables = tables_of(paper)
     if key not in tables:
-        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Tables: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
     seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
     if arguments.dry_run:
-        trained, measured = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
-        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in measured)
-        print(f"{paper} {key}: {len(trained) * len(seeds)} runs of {len(trained)} rows, {times} models measured as they are")
+        trained, untrained = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
+        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in untrained)
+        work = f"{len(trained) * len(seeds)} runs of {len(trained)} rows, {times} evaluations of untrained models"
+        print(f"{paper} {key}: {'nothing to run' if runs.is_list(rows) else work}")
+        print("".join(f"  not run: {note}\n" for note in notes(rows)), end="")
         print("".join(f"  missing: {lack}\n" for lack in runs.missing(table, paper, scale, rows)), end="")
         return 0
     with jobs.results_in(scale.out):
@@ -141,14 +155,20 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
         if table.draw is not None:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
             save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
-            print(f"drawn as {name}.png", file=sys.stderr)
-        for picture in sorted({result["provenance"]["picture"] for result in found if table.picture}):
-            print(f"drawn as {picture}", file=sys.stderr)
+            print(f"figure: {name}.png", file=sys.stderr)
+        for file in sorted({result["provenance"]["figure"] for result in found if table.figure}):
+            print(f"figure: {file}", file=sys.stderr)
     return 0
 
 
 def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
-    """Draw the figure of a table that is one."""
+    """Draw a table that is a figure.
+
+    Args:
+        table: The table.
+        columns: Columns that were run.
+        values: Scores by row and column.
+    """
     heads = table.names if len(table.names) == len(columns) else columns
     if isinstance(table.draw, tuple):
         x, y = (columns[heads.index(name)] for name in table.draw)
@@ -165,14 +185,24 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
-"""What a result is kept with, beside its scores."""
+"""Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
+EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
 
 
 def kept_of(
     paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """All that the table is rendered from: every score with its run, commit and data. No path of this machine is in it."""
+    """Collect the results for rendering: every score with its run, commit and data, without local paths.
+
+    Args:
+        paper: Name of the paper.
+        key: Key of the table.
+        table: The table.
+        scale: Scale of the runs.
+        seeds: Seeds of the runs.
+        results: Results of the rows.
+    """
     columns = runs.columns_of(table, scale)
     names = table.mini if scale.mini and table.mini is not None else columns
     scores = [{name: result["scores"][column] for name, column in zip(names, columns, strict=True)} for result in results]
@@ -184,21 +214,26 @@ def kept_of(
 
 
 def read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
-    """The table of what was kept, the rows that are in it, and their values."""
+    """Return the table of stored results, its rows, and their values."""
     table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
     rows = [row for row in table.rows if row.label in labels or row.lacks]
     return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
 
 
 def table_text(kept: Mapping[str, Any], style: str) -> str:
-    """The table of what was kept, and what follows for its claims."""
+    """Render stored results with the verdicts of the table's claims.
+
+    Args:
+        kept: Stored results, see `kept_of`.
+        style: "text", "markdown" or "latex".
+    """
     table, rows, values = read(kept)
     text = f"{head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
 def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
-    """A Markdown page with its tables rendered anew, from files named relative to it; verdicts of claims by table."""
+    """Render the tables of a Markdown page from files relative to it, and return them with the verdicts by table."""
     claims: dict[str, list[Verdict]] = {}
 
     def block(match: re.Match[str]) -> str:
@@ -214,7 +249,7 @@ def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
 
 
 def compared(report: Mapping[str, Any]) -> str:
-    """The table of a report of several models."""
+    """Render the report of several models."""
     found = report["significance"]
     p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
     rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
@@ -222,73 +257,97 @@ def compared(report: Mapping[str, Any]) -> str:
 
 
 def scale_of(arguments: Arguments) -> runs.Scale:
-    """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
+    """Return the scale of the command line. Raises RecipeError if data of the small scale is missing."""
     mini = arguments.scale == "mini"
     at_hand = Path(os.environ.get("MULTICSE_DATASETS") or small_data.default_folder()) if mini else runs.SENTEVAL
     data = arguments.data or at_hand
     if mini and not (data / "text_unlabeled").is_dir():
         raise RecipeError(
             f"{data} does not contain the data of the small scale (sts, text_unlabeled, nli, ...). Download it: "
-            f"{command('prepare', 'reproduction')} small; or name its folder by --data or MULTICSE_DATASETS"
+            f"{command('prepare', 'reproduction')} small; or pass its folder by --data or MULTICSE_DATASETS"
         )
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
     return runs.Scale(out, data, mini, arguments.workers)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
-    """The rows of these labels, all without any. Raises RecipeError for a label that is none."""
+    """Return the rows with these labels; all rows if there are none.
+
+    Raises:
+        RecipeError: If a label is unknown, or its row cannot be run.
+    """
     known = {row.label: row for row in table.rows}
+    can = [row.label for row in table.rows if not row.lacks]
     for label in labels:
         if label not in known:
-            raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
+            raise RecipeError(f"--rows {label!r} not found.{did_you_mean(label, can)} Rows: {', '.join(can)}")
+        if known[label].lacks:
+            raise RecipeError(f"--rows {label!r} cannot be run ({known[label].lacks}). Rows: {', '.join(can)}")
     return [known[label] for label in labels] if labels else list(table.rows)
 
 
 def head(table: Table, kept: Mapping[str, Any]) -> str:
-    """What the table is, and at what scale."""
+    """Return the lines above a table: title, scale, seeds and open points.
+
+    Args:
+        table: The table.
+        kept: Stored results, see `kept_of`.
+    """
     lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
     if kept["mini"]:
         lines.append(
             "Small scale: the encoder, the data and the number of steps are not the paper's "
-            f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the paper's numbers stand beside "
-            "ours for orientation only."
+            f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the published numbers are shown "
+            "for orientation only."
         )
         if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
-            lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
-    trained = any(runs.is_seeded(row, table) for row in table.rows if row.recipe or row.model)
-    lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample sd." if trained else "Nothing is trained.")
+            lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
+        if runs.trains_probes(table) and table.protocol in ("test", "released"):
+            lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
+    if runs.is_list(table.rows):
+        lines.append("Nothing to run.")
+    elif any(runs.is_seeded(row, table) for row in table.rows if not row.lacks):
+        lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample standard deviation.")
+    else:
+        lines.append("No row is trained.")
     if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
         lines[-1] += " Rows without ± are deterministic: measured once."
     if table.open:
-        lines.append(f"Open in the paper: {table.open}")
+        lines.append(f"Not specified in the paper: {table.open}")
     return "\n".join(lines)
 
 
 def coverage() -> str:
-    """`docs/papers/coverage.md`: every table and figure with its command and what can be had of it."""
+    """Return `docs/papers/coverage.md`: every table and figure with its command and the rows that can be run."""
     lines = [
         "# Tables and figures of the papers",
         "",
-        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, measured as",
-        "they are, or cannot be run outside the authors' machines. With `--scale mini` the first two run on a laptop, on",
-        "public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub, checked against",
-        "fixed commits and listed with its licences in `LICENCES.txt`. A command that was stopped continues; the folder is",
-        "printed at the end, and later commands find it by themselves.",
+        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated",
+        "without training, or not run, for the reasons below each table. With `--scale mini` trained and evaluated rows run",
+        "on a laptop, on public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub,",
+        "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes;",
+        "later commands find the data by themselves.",
     ]
     for paper in PAPERS:
         lines += [
             "",
             f"## {paper}",
             "",
-            "| | what it shows | rows: trained, measured, not to be had | command |",
+            "| | content | rows: trained, evaluated, not run | command |",
             "|---|---|---|---|",
         ]
+        details: dict[str, list[str]] = {}
         for key, table in tables_of(paper).items():
             counts = [sum(getattr(row, kind) is not None for row in table.rows) for kind in ("recipe", "model", "lacks")]
-            reasons = "; ".join(dict.fromkeys(row.lacks for row in table.rows if row.lacks))
-            had = ", ".join(map(str, counts)) + (f" ({reasons})" if reasons else "")
+            reasons = dict.fromkeys(row.lacks for row in table.rows if row.lacks)
+            for reason in reasons:
+                details.setdefault(reason, []).append(key)
+            short = ", ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
+            had = ", ".join(map(str, counts)) + (f" ({short})" if short else "")
             command = f"`python reproduction/reproduce.py {paper} {key}`" if counts[0] + counts[1] else "-"
             lines.append(f"| {key} | {table.title} | {had} | {command} |")
+        lines += ["", "Rows that are not run:", ""] if details else []
+        lines += [f"- {', '.join(keys)}: {reason}" for reason, keys in details.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -29,7 +29,7 @@ from multicse.reproduction.sources.small import MAKERS, emoji_files
 
 RAW, ARCHIVES = "https://raw.githubusercontent.com", "https://codeload.github.com"
 TIMEOUT = 60
-"""Seconds that a server may stay silent."""
+"""Timeout in seconds of a server that does not respond."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Download:
     files: tuple[str, ...] = ()
     """Paths; of an archive, patterns of paths. Empty: the images of `emoji_files`."""
     archive: bool = False
-    """Download the whole repository and keep the files, which are too many to be asked for one by one."""
+    """Download the archive of the repository instead of single files, if there are many."""
 
     def paths(self) -> list[str]:
-        """Return the paths of the files that are asked for one by one."""
+        """Return the paths of files to download one by one."""
         return [path for pattern in self.files for path in braceexpand(pattern)] or emoji_files()
 
 
@@ -57,20 +57,20 @@ def read_downloads() -> dict[str, Download]:
 
 
 def default_folder() -> Path:
-    """Return the folder of the small scale's data that commands use when they are given none."""
+    """Return the default folder of the data of the small scale."""
     return cache_path("small-data", "1")
 
 
 def prepare(out: Path, server: str | None, show: Callable[[str], None]) -> None:
-    """Download what is missing and write the data sets of the small scale.
+    """Download missing files and write the datasets of the small scale.
 
     Args:
-        out: Folder of the data sets; downloads are kept in its folder ``downloads``.
-        server: URL of a server that is used instead of GitHub's, with the same paths below it.
-        show: Receives a line for each download and each data set.
+        out: Folder of the datasets; downloads are kept in its folder ``downloads``.
+        server: URL of a mirror of GitHub with the same paths. If None, GitHub.
+        show: Function that is called with a line per download and dataset.
 
     Raises:
-        DataError: If a file cannot be downloaded, or is not the one that is expected.
+        DataError: If a file cannot be downloaded, or its digest differs.
     """
     downloads = read_downloads()
     for number, (name, download) in enumerate(downloads.items(), start=1):
@@ -97,7 +97,16 @@ def half_files(folder: Path) -> Iterator[Path]:
 
 
 def fetch(download: Download, folder: Path, server: str | None) -> None:
-    """Download files into a folder, which exists only once they are complete and checked."""
+    """Download files into a folder, which is created only when they are complete and checked.
+
+    Args:
+        download: Files to download.
+        folder: Folder to create.
+        server: URL of a mirror of GitHub with the same paths. If None, GitHub.
+
+    Raises:
+        DataError: If a file cannot be downloaded, or the digest differs.
+    """
     half = folder.with_name(f"{folder.name}.partial")
     half.mkdir(parents=True, exist_ok=True)
     if download.archive:
@@ -115,14 +124,14 @@ def fetch(download: Download, folder: Path, server: str | None) -> None:
     if (found := digest(half)) != download.digest:
         shutil.rmtree(half)
         raise DataError(
-            f"the files of {download.repository} at {download.commit} have the digest {found} and not {download.digest}; "
-            "nothing of them was kept. Run the command again, and without --server if one was given"
+            f"the files of {download.repository} at {download.commit} have the digest {found} instead of {download.digest} "
+            "and were deleted. Run the command again, without --server if you specified one"
         )
     half.rename(folder)
 
 
 def opened(url: str) -> IO[bytes]:
-    """Open a URL. Raises DataError if it does not answer."""
+    """Open a URL. Raises DataError if it cannot be downloaded."""
     try:
         stream: IO[bytes] = urllib.request.urlopen(url, timeout=TIMEOUT)
     except (urllib.error.URLError, TimeoutError) as error:
@@ -131,7 +140,12 @@ def opened(url: str) -> IO[bytes]:
 
 
 def save(stream: IO[bytes] | None, place: Path) -> None:
-    """Write a stream to a file, which exists only once it is complete."""
+    """Write a stream to a file, which is created only when it is complete.
+
+    Args:
+        stream: Content of the file.
+        place: Path of the file.
+    """
     assert stream is not None
     place.parent.mkdir(parents=True, exist_ok=True)
     half = place.with_name(f"{place.name}.partial")
@@ -141,24 +155,32 @@ def save(stream: IO[bytes] | None, place: Path) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Return the SHA-256 of a line "OBJECT PATH" for each file, with git's object names."""
+    """Return the SHA-256 of the lines "OBJECT PATH" of all files, with git object names."""
     lines = {file.relative_to(folder).as_posix(): object_name(file.read_bytes()) for file in half_files(folder)}
     return hashlib.sha256("".join(f"{lines[path]} {path}\n" for path in sorted(lines)).encode()).hexdigest()
 
 
 def object_name(content: bytes) -> str:
-    """Return git's object name of a file's content."""
+    """Return the git object name of the content of a file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def licences(downloads: Mapping[str, Download]) -> str:
-    """Return a line for each source: repository, commit, licence."""
+    """Return a line per source: repository, commit and licence."""
     rows = (f"{one.repository} at {one.commit[:12]}: {one.licence}" for one in downloads.values())
     return "\n".join(rows) + "\n"
 
 
 def main(out: Path | None, server: str | None) -> int:
-    """Prepare the data, with a line for each step on standard error, and print its folder."""
+    """Prepare the data with progress on standard error, and print its folder.
+
+    Args:
+        out: Folder of the datasets. If None, `default_folder`.
+        server: URL of a mirror of GitHub. If None, GitHub.
+
+    Returns:
+        Exit code 0.
+    """
     place = out or default_folder()
     place.mkdir(parents=True, exist_ok=True)
     (place / "LICENCES.txt").write_text(licences(read_downloads()), encoding="utf-8")

@@ -1,8 +1,7 @@
-"""Back-translate sentences: ``python reproduction/translate.py --there DIR --back DIR --text a.txt --out translated.tsv``.
+"""Back-translate: ``python reproduction/translate.py --there DIR --back DIR --text sentences.txt --out translated.tsv``.
 
-DIR is the folder of a Hugging Face encoder-decoder that translates between two languages (Marian, FSMT, ...), or its name on
-the hub. The result has the columns ``original`` and ``translation``; a run that was ended goes on where its file ends, which
-must have been made with the same models.
+DIR is a folder or model ID of a Hugging Face encoder-decoder for translation (Marian, FSMT, ...). The result has the columns
+``original`` and ``translation``. An interrupted command resumes; use the same models.
 """
 
 from __future__ import annotations
@@ -27,29 +26,34 @@ HEADER = "original\ttranslation\n"
 
 @dataclass(frozen=True, kw_only=True)
 class Translate:
-    """Translate sentences, one a line of a .txt or .gz or packed as shards, to another language and back."""
+    """Translate sentences to another language and back, from a .txt or .gz with one per line, or from shards."""
 
     text: Path
-    """A file with a sentence a line, or a folder of shards with the field txt."""
+    """File with one sentence per line, or folder of shards with the field txt."""
     out: Path
-    """The .tsv that is written."""
+    """Output file (.tsv)."""
     there: str
-    """Model that translates from the sentences' language."""
+    """Model that translates from the language of the sentences to another one."""
     back: str
-    """Model that translates back from that."""
+    """Model that translates back."""
     device: str = "auto"
-    """Where it runs: cpu, cuda, ...; auto: a GPU where there is one."""
+    """Device: cpu, cuda, ...; auto selects a GPU if available."""
     beams: int = 5
-    """Width of the beam search; 1: greedy."""
+    """Number of beams; 1 is greedy decoding."""
     max_length: int = 128
-    """Tokens of a sentence and of its translation; longer ones are cut."""
+    """Maximum number of tokens of a sentence and of its translation; longer ones are truncated."""
     batch: int = 32
-    """Sentences that are translated at a time."""
+    """Batch size in sentences."""
 
     def run(self) -> str:
-        """Write the rows that the file lacks, and return what was done, in a line.
+        """Write the missing rows.
 
-        Raises DataError for a file with other sentences; and as `fit_sentences` and `translator` do.
+        Returns:
+            Summary in one line.
+
+        Raises:
+            DataError: If the output file contains other sentences.
+            ValueError: If a model cannot be loaded.
         """
         sentences = [one_line(sentence) for sentence in fit_sentences(self.text)]
         done = self.resume(sentences)
@@ -58,11 +62,11 @@ class Translate:
         return f"{self.out}: {len(sentences):,} rows, {len(sentences) - done:,} of them new"
 
     def resume(self, sentences: Sequence[str]) -> int:
-        """Start the file, or cut it to whole batches, and return how many sentences are done."""
+        """Create the file, or truncate it to complete batches, and return the number of translated sentences."""
         content = self.out.read_bytes().splitlines(keepends=True) if self.out.exists() else []
         lines = [line for line in content if line.endswith(b"\n")] or [HEADER.encode()]
         if [line.decode().split("\t")[0] for line in lines[1:]] != list(sentences[: len(lines) - 1]):
-            raise DataError(f"{self.out} has translations of other sentences; remove it, or name another --out")
+            raise DataError(f"{self.out} contains translations of other sentences; delete it, or specify another --out")
         rows = len(lines) - 1
         done = rows if rows == len(sentences) else rows // self.batch * self.batch
         self.out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,12 @@ class Translate:
         return done
 
     def write(self, sentences: Sequence[str], done: int) -> None:
-        """Append the rows of the sentences from number `done` on."""
+        """Append the rows of the sentences from index `done`.
+
+        Args:
+            sentences: All sentences.
+            done: Number of translated sentences.
+        """
         there, back = (translator(f"--{name}", getattr(self, name), self) for name in ("there", "back"))
         with (
             self.out.open("a", encoding="utf-8", newline="\n") as file,
@@ -85,9 +94,18 @@ class Translate:
 
 
 def translator(option: str, name: str, settings: Translate) -> Callable[[Sequence[str]], list[str]]:
-    """Load an encoder-decoder with its tokenizer: sentences -> their translations.
+    """Load an encoder-decoder with its tokenizer.
 
-    Raises ValueError, which begins with `option`, for what is no such folder, and weights that are pickled.
+    Args:
+        option: Option of the command line, named in errors.
+        name: Folder or model ID.
+        settings: Settings of decoding.
+
+    Returns:
+        Function that translates sentences.
+
+    Raises:
+        ValueError: If the folder is not such a model, or its weights are pickled.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -102,7 +120,7 @@ def translator(option: str, name: str, settings: Translate) -> Callable[[Sequenc
     except (OSError, ImportError) as error:  # some tokenizers need the package sentencepiece or sacremoses
         raise saved.cannot_load(name, error) from error
     loaded, _ = saved.load(AutoModelForSeq2SeqLM, name, folder, config)
-    loaded.generation_config.max_length = None  # max_new_tokens says it
+    loaded.generation_config.max_length = None  # max_new_tokens limits the length
     device = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
     model: Any = loaded.eval().to(device)
 
@@ -124,13 +142,13 @@ def translator(option: str, name: str, settings: Translate) -> Callable[[Sequenc
 
 
 def one_line(sentence: str) -> str:
-    """Without tabs and line ends, which would part the cells of the result."""
+    """Replace tabs and line ends, which separate the cells of the result, by spaces."""
     return " ".join(sentence.split())
 
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
+    """Run the command line; invalid input ends with exit code 2."""
     from multicse.trainers.engine.cluster import quiet
 
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)

@@ -1,8 +1,8 @@
-"""What the engine costs: its steps against a bare loop.
+"""Measure the overhead of the engine: its steps compared with a minimal loop.
 
     python -m benchmarks.speed.engine [--rounds 5]
 
-Batches are in memory. The bare loop has the same method, optimizers and clipping, and nothing else.
+Batches are in memory. The minimal loop has the same method, optimizers and clipping, and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": ()
 
 
 class Preloaded:
-    """A reader that repeats batches in memory."""
+    """Reader that repeats batches in memory."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self.batches: Iterator[Batch] = itertools.cycle(batches)
@@ -42,17 +42,23 @@ class Preloaded:
         return next(self.batches)
 
     def on_device(self, batch: Batch) -> Batch:
+        """Return the batch, which is on the device."""
         return batch
 
 
 def engine(recipe: Recipe) -> Engine:
-    """Return the engine of a recipe in this process, with as many threads as the benchmark has."""
+    """Return the engine of a recipe in this process, with the number of threads of the benchmark."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
     return Engine(changed, LocalHost(Store(f"{recipe.run.output_dir}/checkpoint")), None)
 
 
 def text_recipe(place: str, batch: int) -> Recipe:
-    """Return SimCSE of the small encoder on sentences of Wikipedia."""
+    """Return the recipe of SimCSE with the small encoder on sentences of Wikipedia.
+
+    Args:
+        place: Output folder.
+        batch: Batch size.
+    """
     changes = {
         "streams.text.batch_size": batch,
         "optim.text": {"lr": 1e-6},
@@ -63,7 +69,13 @@ def text_recipe(place: str, batch: int) -> Recipe:
 
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
-    """Return the first batches of a stream as a step takes them."""
+    """Return the first batches of a stream, on the device.
+
+    Args:
+        made: Engine that reads the stream.
+        stream: Name of the stream.
+        count: Number of batches.
+    """
     readers = made._readers()
     found = [readers[stream].on_device(next(readers[stream])) for _ in range(count)]
     for reader in readers.values():
@@ -72,7 +84,7 @@ def batches(made: Engine, stream: str, count: int) -> list[Batch]:
 
 
 def loops(made: Engine) -> dict[str, Call]:
-    """Return a step of the engine, and one of a bare loop by the name of its update."""
+    """Return a step of the engine, and a step of a minimal loop per update, by name."""
     readers: Any = {name: Preloaded(batches(made, name, 8)) for name in made.recipe.streams}
     window = Window(readers)
     plain = copy.deepcopy(made.method).train()

@@ -1,10 +1,10 @@
-"""Measure on a GPU what docs/results/performance.md lacks, in about five minutes: throughput and its bottlenecks.
+"""Measure the throughput on a GPU and its bottlenecks, in about five minutes.
 
     python -m benchmarks.speed.first_gpu_hour [--out FOLDER]
 
-SimCSE with BERT-base (random weights, bf16) against sentence-transformers' model and loss, which leaves out padding where
-flash attention is installed; CLIP ViT-B/32 against the rate at which open_clip trained it on an A100 (`workers.B32`). Both
-have their batches in memory. Prints a table and writes it to FOLDER as JSON and Markdown. Without a GPU it only says so.
+SimCSE with BERT-base (random weights, bf16) is compared with the model and loss of sentence-transformers, which skips
+padding if flash attention is installed; CLIP ViT-B/32 with the published throughput of open_clip on an A100 (`workers.B32`).
+Batches are in memory. Prints a table and writes it to FOLDER as JSON and Markdown. Without a GPU, nothing is measured.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ PEAKS = {
     **{"B200": 2250e12, "H200": 989e12, "GH200": 989e12, "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12},
     **{"A100": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A10G": 70e12, "A10": 125e12, "RTX 4090": 165e12},
 }
-"""Dense bf16 operations per second by a part of the card's name, from NVIDIA's data sheets: half of the figure where that is
-"with sparsity". A10G: AWS, G5 instances."""
+"""Dense bf16 operations per second by part of the card's name, from NVIDIA's data sheets (half of figures "with sparsity");
+A10G from AWS, G5 instances."""
 VIEWS, TOKENS = 2, 77
 GPUS = min(1, torch.cuda.device_count())
 HERE = {"run.num_workers": 0, "run.gpus_per_worker": GPUS, "run.precision": "bf16", **NOT_TRAINED}
 
 
 class Size(NamedTuple):
-    """Sizes of both models; the defaults are those of the papers."""
+    """Sizes of both models; the defaults are the papers' sizes."""
 
     layers: int = 12
     width: int = 768
@@ -62,7 +62,13 @@ class Size(NamedTuple):
 
 
 def transformer(layers: int, width: int, lengths: Iterable[int]) -> float:
-    """Return the operations of a training step, three forward passes, on rows of so many tokens; embeddings are left out."""
+    """Return the operations of a training step (three forward passes) without embeddings.
+
+    Args:
+        layers: Number of layers.
+        width: Hidden size.
+        lengths: Number of tokens of each row.
+    """
     return sum(3.0 * layers * (24 * length * width**2 + 4 * length**2 * width) for length in lengths)
 
 
@@ -73,20 +79,26 @@ def vision(size: Size) -> float:
 
 
 def peak(card: str) -> float | None:
-    """Return the dense bf16 operations per second of a card, of the longest name in `PEAKS` that its name has; or None."""
+    """Return the dense bf16 operations per second of a card by the longest matching name in `PEAKS`, or None."""
     return next((PEAKS[name] for name in sorted(PEAKS, key=len, reverse=True) if name in card), None)
 
 
 def timed(step: Call, steps: int) -> float:
-    """Return the seconds of so many steps."""
-    began = clock()
+    """Return the seconds of `steps` steps."""
+    start = clock()
     for _ in range(steps):
         step()
-    return clock() - began
+    return clock() - start
 
 
 def rate(step: Call, samples: int, seconds: float) -> float:
-    """Return samples per second over about so many seconds, after five steps that do not count."""
+    """Return samples per second, after five warm-up steps.
+
+    Args:
+        step: Function that executes a step.
+        samples: Samples per step.
+        seconds: Approximate duration of the measurement.
+    """
     timed(step, 5)
     steps = max(3, math.ceil(seconds / max(timed(step, 1), 1e-3)))
     return samples * steps / timed(step, steps)
@@ -101,7 +113,12 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def shares(spans: Iterable[tuple[str, float, float]], wall: float) -> dict[str, float]:
-    """Return shares of the time: kernels, copies that no kernel hides, idle. Spans are name, start and end on the GPU."""
+    """Return fractions of the time: kernels, copies that do not overlap kernels, and idle.
+
+    Args:
+        spans: Name, start and end of each activity of the GPU.
+        wall: Total time, in the same unit.
+    """
     spans = list(spans)
     kernels = covered((start, end) for name, start, end in spans if not name.startswith("Mem"))
     busy = covered((start, end) for _, start, end in spans)
@@ -109,7 +126,7 @@ def shares(spans: Iterable[tuple[str, float, float]], wall: float) -> dict[str, 
 
 
 def profiled(step: Call, steps: int = 5) -> tuple[dict[str, float], str]:
-    """Return `shares` of a few steps, and the five spans that take longest with their share of the GPU's time."""
+    """Return `shares` of a few steps, and the five longest activities with their fraction of the GPU's time."""
     with torch.profiler.profile() as profile:
         wall = 1e6 * timed(step, steps)
     gpu = torch.autograd.DeviceType.CUDA
@@ -122,7 +139,13 @@ def profiled(step: Call, steps: int = 5) -> tuple[dict[str, float], str]:
 
 
 def reading(made: Engine, stream: str, batches: int = 4) -> float:
-    """Return the seconds in which this process reads one batch, the first left out."""
+    """Return the seconds that this process needs to read one batch, without the first.
+
+    Args:
+        made: Engine that reads the stream.
+        stream: Name of the stream.
+        batches: Number of batches.
+    """
     readers = made._readers()
     next(readers[stream])
     took = timed(partial(next, readers[stream]), batches) / batches
@@ -132,7 +155,12 @@ def reading(made: Engine, stream: str, batches: int = 4) -> float:
 
 
 def ours_text(place: Path, size: Size) -> Engine:
-    """Return the engine of SimCSE on sentences of Wikipedia, BERT in the folder ``bert``."""
+    """Return the engine of SimCSE on sentences of Wikipedia.
+
+    Args:
+        place: Folder in which the subfolder ``bert`` is written.
+        size: Sizes of the model.
+    """
     bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="cls")
     changes = {"encoder": bert, "streams.text.batch_size": size.texts, "run.output_dir": f"{place}/text"}
     recipe = simcse.demo().changed({**changes, **HERE})
@@ -140,7 +168,13 @@ def ours_text(place: Path, size: Size) -> Engine:
 
 
 def theirs(place: Path, size: Size, attention: str) -> Call:
-    """Return a step of sentence-transformers on the same BERT and as many sentences, tokenized before."""
+    """Return a step of sentence-transformers with the same BERT and number of sentences, tokenized in advance.
+
+    Args:
+        place: Folder with the subfolder ``bert``.
+        size: Sizes of the model.
+        attention: Implementation of attention.
+    """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -164,7 +198,12 @@ def theirs(place: Path, size: Size, attention: str) -> Call:
 
 
 def ours_pairs(place: Path, size: Size) -> Engine:
-    """Return the engine of CLIP on photographs of noise whose captions fill the text transformer."""
+    """Return the engine of CLIP on images of noise, with captions of the maximum length.
+
+    Args:
+        place: Folder to write to.
+        size: Sizes of the model.
+    """
     from transformers import AutoTokenizer, CLIPTextConfig
 
     folder, shards, noise = place / "clip", place / "pairs", np.random.default_rng(0)
@@ -176,9 +215,9 @@ def ours_pairs(place: Path, size: Size) -> Engine:
     shards.mkdir()
     with tarfile.open(shards / "train-000000.tar", "w") as tar:
         for sample in range(2 * size.pairs):
-            picture = io.BytesIO()
-            Image.fromarray(noise.integers(0, 256, (size.image, size.image, 3), np.uint8)).save(picture, "JPEG")
-            for ending, data in (("jpg", picture.getvalue()), ("txt", f"{sample} {'and so on ' * TOKENS}".encode())):
+            image = io.BytesIO()
+            Image.fromarray(noise.integers(0, 256, (size.image, size.image, 3), np.uint8)).save(image, "JPEG")
+            for ending, data in (("jpg", image.getvalue()), ("txt", f"{sample} {'and so on ' * TOKENS}".encode())):
                 entry = tarfile.TarInfo(f"{sample:06}.{ending}")
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
@@ -192,7 +231,7 @@ def ours_pairs(place: Path, size: Size) -> Engine:
 
 
 def measure(size: Size) -> dict[str, Any]:
-    """Return what was measured; on a CPU too, where a test runs it in a small size."""
+    """Return the measurements. Also runs on a CPU, for tests with small sizes."""
     from transformers.utils import is_flash_attn_2_available
 
     card = torch.cuda.get_device_name() if GPUS else "no GPU"
@@ -223,7 +262,12 @@ def measure(size: Size) -> dict[str, Any]:
 
 
 def write(found: dict[str, Any], out: Path) -> None:
-    """Write the measurements to a folder as JSON, and as a Markdown table, which is printed."""
+    """Write the measurements as JSON and Markdown, and print the table.
+
+    Args:
+        found: Measurements of `measure`.
+        out: Output folder.
+    """
     columns = [*found["rows"][0]]
     lines = [found["machine"], "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in found["rows"]:
@@ -240,7 +284,7 @@ def main(out: Path = Path("runs/first-gpu-hour")) -> None:
     if GPUS:
         write(measure(Size()), out)
     else:
-        print("torch finds no GPU here, so nothing is measured: run this on a machine with one and a CUDA build of torch")
+        print("No GPU found by torch; nothing is measured. Run this on a machine with a GPU and a CUDA build of torch")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The main road at the length that users run: Ray Data and Ray Train against the same recipe in one process.
+"""Compare Ray Data and Ray Train with one process, at the usual length of a run.
 
     python -m benchmarks.speed.road [--methods simcse visualcse] [--steps 300] [--rounds 3] [--workers 1 2]
 
 Every side is a command that trains the demo's small encoder on the offline shards; the sides alternate. Speed is the mean
-over the lines of the log after the first `WARM` steps. The window is chosen so that a plan is at least `LENGTH` times as
-long as the read-ahead: what reading costs shows only once the readers have caught up with their bound.
+over the log after the first `WARM` steps. The window is chosen so that a plan is at least `LENGTH` times as long as the
+read-ahead, since the cost of reading is visible only after the readers have reached their limit.
 
-In the training worker a callback adds up the processor time of all Python threads but the training loop. They need the
-interpreter lock for at most that time, so its share of the clock is an upper bound of the share of the lock.
+In the training worker, a callback sums the processor time of all Python threads except the training loop. They hold the
+interpreter lock for at most that time, so its fraction of the wall time is an upper bound.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from benchmarks.timer import ratios, report
 
 ROOT = Path(__file__).resolve().parents[2]
 THREADS = "MULTICSE_ROAD_THREADS"
-"""Environment variable: the file to which `watch` writes."""
+"""Environment variable with the file to which `watch` writes."""
 WARM = 20
-"""Steps that are not counted."""
+"""Number of first steps that are not counted."""
 LENGTH = 10
-"""A plan is so many times as long as the read-ahead, at least."""
+"""Minimum length of a plan relative to the read-ahead."""
 READ_AHEAD = 4
-"""Windows that two cores read ahead."""
+"""Number of windows that two cores read ahead."""
 BATCHES = {
     "visualcse": {"text": 64, "image": 48},
     "audiocse": {"text": 64, "audio": 48},
@@ -52,11 +52,11 @@ class Run(NamedTuple):
     speed: float
     """Samples per second after the first steps."""
     others: float
-    """Processor time of the worker's other Python threads, as a share of the clock."""
+    """Processor time of the worker's other Python threads, as a fraction of the wall time."""
 
 
 def thread_seconds() -> float:
-    """Return the processor time of the Python threads of this process, the main one and the training loop left out."""
+    """Return the processor time of the Python threads of this process, without the main thread and the training loop."""
     ticks, left_out = 0, {threading.main_thread().native_id, threading.get_native_id()}
     for thread in threading.enumerate():
         stat = Path(f"/proc/self/task/{thread.native_id}/stat")
@@ -69,15 +69,26 @@ _first: list[tuple[float, float]] = []
 
 
 def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
-    """Write the share of the clock that other threads have worked since the first call after `WARM` steps."""
+    """Write the processor time of other threads relative to wall time, since the first call after `WARM` steps.
+
+    Args:
+        step: Current step.
+        metrics: Metrics of the step.
+        engine: Unused.
+    """
     if step >= WARM and "time/samples_per_second" in metrics:
         _first.append((time.perf_counter(), thread_seconds()))
-        (began, worked), (now, total) = _first[0], _first[-1]
-        Path(os.environ[THREADS]).write_text(str((total - worked) / (now - began) if len(_first) > 1 else 0.0))
+        (start, worked), (now, total) = _first[0], _first[-1]
+        Path(os.environ[THREADS]).write_text(str((total - worked) / (now - start) if len(_first) > 1 else 0.0))
 
 
 def options_of(method: str, steps: int) -> dict[str, int]:
-    """Return the windows with which a plan of so many steps is long enough."""
+    """Return the windows that make a plan long enough.
+
+    Args:
+        method: Key of `BATCHES`.
+        steps: Number of steps of the run.
+    """
     streams = BATCHES[method]
     return {f"streams.{name}.window": max(size, steps * size // (LENGTH * READ_AHEAD)) for name, size in streams.items()}
 
@@ -87,7 +98,7 @@ def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
 
     Args:
         method: Key of `BATCHES`.
-        steps: Steps to train.
+        steps: Number of training steps.
         workers: Workers of Ray Train; 0 for one process without Ray.
         options: Further settings.
     """
@@ -132,7 +143,7 @@ def main(
             what = f"{name}, {steps} steps: {many} / in process, samples per second"
             speeds = {side: [one.speed for one in took[side]] for side in (number, 0)}
             report("road", what, ratios(speeds[number], speeds[0]), at_least=WANTED[name] if number == 1 else 0.9)
-            what = f"{name}, {many}: processor time of a worker's other Python threads / the clock"
+            what = f"{name}, {many}: processor time of a worker's other Python threads / wall time"
             report("road", what, [one.others for one in took[number]], at_most=0.05)
 
 

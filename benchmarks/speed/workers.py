@@ -1,9 +1,9 @@
-"""What a step costs on many workers, by counting: a model of 8, 64 and 512 GPUs.
+"""Model the cost of a step on 8, 64 and 512 GPUs from counted bytes and operations.
 
     python -m benchmarks.speed.workers
 
-The bytes that a step hands to torch.distributed are counted in one process, whose other worker is imagined, and its
-floating-point operations by torch. The model adds them up; it leaves out what reading takes.
+The bytes that a step passes to torch.distributed are counted in one process with a simulated second worker, and torch counts
+floating-point operations. The model adds them up, without the time for reading data.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from multicse.trainers.recipe import Recipe
 
 NODE, INSIDE, ACROSS, DELAY = 8, 300e9, 50e9, 20e-6
 ASSUMED = f"""Predicted, with the paper's batch on every GPU and BERT-base for every transformer of texts. Assumed: the
-rate of the nearest model for which one was published, nodes of {NODE}, {INSIDE / 1e9:.0f} GB/s per GPU within a node and
-{ACROSS / 1e9:.0f} GB/s across nodes, {1e6 * DELAY:.0f} µs for each of log2(GPUs) rounds of a collective. Gradients hide
-behind the backward pass, two thirds of the work; nothing else is hidden."""
+published throughput of the most similar model, nodes of {NODE}, {INSIDE / 1e9:.0f} GB/s per GPU within a node and
+{ACROSS / 1e9:.0f} GB/s across nodes, {1e6 * DELAY:.0f} µs for each of log2(GPUs) rounds of a collective. Only the
+communication of gradients overlaps, with the backward pass (two thirds of the work)."""
 
 
 class Published(NamedTuple):
-    """A published training run, from which the rate of a GPU follows; a step counts as three forward passes.
+    """Published training run with the throughput of a GPU; a step counts as three forward passes.
 
     Attributes:
         forward: Floating-point operations of a forward pass of one sample.
-        samples: Samples that were trained on in `seconds`, which are those of all GPUs together.
+        samples: Number of training samples in `seconds`.
+        seconds: GPU seconds, summed over all GPUs.
     """
 
     model: str
@@ -50,7 +51,7 @@ class Published(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Floating-point operations per second and GPU."""
+        """Return the floating-point operations per second and GPU."""
         return 3 * self.forward * self.samples / self.seconds
 
 
@@ -68,16 +69,16 @@ ROWS = {
     **{name: ("bert-base", BERT) for name in ("simcse", "visualcse", "audiocse", "sgbert", "mocoutrl")},
     **{"gclsr": ("pwva-att-gp", B32), "cyclip": ("cyclip-s", B32), "clap": ("cyclap-s", HTSAT)},
 }
-"""Recipe of every paper in the model, and the run whose rate it has; GCLSR's small convolutions have the lowest."""
+"""Recipe and published run (for the throughput) per paper; GCLSR's small convolutions use the lowest throughput."""
 SAMPLES, WORLDS = 4, (8, 64, 512)
 
 
 class Collectives:
-    """torch.distributed as the first of two equal workers sees it, whose other one is imagined.
+    """Simulation of torch.distributed for the first of two equal workers.
 
     Attributes:
-        found: Bytes that losses exchange: ``gathered`` rows, gradients that are ``returned`` to the rows of all workers; and
-            ``calls``. BatchNorm's sums, two numbers per channel, are left out.
+        found: Bytes that losses exchange: ``gathered`` rows, and gradients ``returned`` to the rows of all workers; and the
+            number of ``calls``. The sums of BatchNorm, two numbers per channel, are not counted.
     """
 
     def __init__(self) -> None:
@@ -87,28 +88,33 @@ class Collectives:
         return getattr(dist, name)
 
     def is_initialized(self) -> bool:
+        """Return True."""
         return True
 
     def get_world_size(self) -> int:
+        """Return 2."""
         return 2
 
     def get_rank(self) -> int:
+        """Return 0."""
         return 0
 
     def all_gather_single(self, rows: torch.Tensor, x: torch.Tensor) -> None:
+        """Count the bytes of `x`; the second worker has equal rows."""
         self.found.update({"gathered": x.nbytes, "calls": 1})
         rows.copy_(torch.cat([x, x]))
 
     def reduce_scatter_single(self, own: torch.Tensor, x: torch.Tensor) -> None:
+        """Count the bytes of `x`; the second worker has equal gradients."""
         self.found.update({"returned": x.nbytes, "calls": 1})
         own.copy_(2 * x[: len(own)])
 
 
 def counted(recipe: Recipe) -> Counter[str]:
-    """Count what one of two workers exchanges in a step, in bytes, and its floating-point operations.
+    """Count the bytes that one of two workers exchanges in a step, and its floating-point operations.
 
-    They are counted on few samples, since operations and rows grow with the batch. The cosines with other workers' rows,
-    which grow with its square, are left out: below 1 % of the work on 512 GPUs.
+    A few samples are counted and scaled to the batch size. Cosines with the rows of other workers, which grow with its
+    square, are not counted: less than 1 % of the work on 512 GPUs.
     """
     sizes = {f"streams.{name}.batch_size": stream.batch_size for name, stream in recipe.streams.items()}
     times = max(sizes.values()) / SAMPLES
@@ -126,10 +132,10 @@ def counted(recipe: Recipe) -> Counter[str]:
 
 
 def waits(step: Counter[str], world: int, rate: float) -> dict[str, float]:
-    """Return the seconds of a step on `world` GPUs by what it waits for.
+    """Return the seconds of a step on `world` GPUs by cause.
 
     Args:
-        step: What `counted` returns.
+        step: Counts of `counted`.
         world: Number of GPUs.
         rate: Floating-point operations per second of a GPU.
     """
@@ -143,7 +149,7 @@ def waits(step: Counter[str], world: int, rate: float) -> dict[str, float]:
 
 
 def papers(place: Path) -> dict[str, Recipe]:
-    """Return recipes in the papers' sizes, on the offline data and random weights."""
+    """Return recipes with the papers' sizes, offline data and random weights."""
     write_demo_shards(place, ("text", "image", "audio", "emoji-train", "sounds-train"))
     bert = parts.SMALL.model_copy(update={"path": random_bert("12x768", str(place / "bert"))})
     changes = {

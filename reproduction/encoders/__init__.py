@@ -1,0 +1,1 @@
+"""Encoders and poolings of single papers."""

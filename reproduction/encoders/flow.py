@@ -1,4 +1,4 @@
-"""BERT-flow (Li et al. 2020): sentence vectors mapped to a standard normal by an invertible network."""
+"""BERT-flow (Li et al. 2020): an invertible network maps sentence embeddings to a standard normal distribution."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ BATCH, RATE = 32, 1e-3
 
 
 class FlowStep(nn.Module):
-    """One step of Glow with the simplifications of BERT-flow: actnorm, fixed permutation, additive coupling; invertible.
+    """Invertible step of Glow as simplified by BERT-flow: actnorm, fixed permutation, additive coupling.
 
-    The actnorm learns scale and bias of standardised components: as if it had no standardisation, but a step of the
-    optimizer then means the same for components of any spread.
+    The actnorm learns the scale and bias of standardised components. This is equivalent to actnorm without standardisation,
+    but makes the updates of the optimizer independent of the scale of the components.
+
+    Args:
+        size: Dimension of the embeddings.
     """
 
     mean: Tensor
@@ -44,22 +47,26 @@ class FlowStep(nn.Module):
         self.shift = nn.Sequential(nn.Linear(self.fixed, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), last)
 
     def start_from(self, x: Tensor) -> None:
-        """Every component of x (N, d) is to come out with mean 0 and variance 1; a constant one keeps its scale."""
+        """Initialise from x (N, d): outputs have mean 0 and variance 1; constant components keep their scale."""
         self.mean, std = x.mean(0), x.std(0, correction=0)
         self.std = torch.where(std > 1e-6 * (self.mean.abs() + std.max()), std, 1.0)
 
     def log_determinant(self) -> Tensor:
-        """log |det dy/dx|, the same for every x, since shuffling and shifting keep volume."""
+        """Return log |det dy/dx|, which does not depend on x: permutation and shift preserve volume."""
         return (self.log_scale - self.std.log()).sum()
 
     def forward(self, x: Tensor) -> Tensor:
-        """y (N, d)."""
+        """Transform x (N, d) to y (N, d)."""
         y = ((x - self.mean) / self.std * self.log_scale.exp() + self.bias)[:, self.order]
         return torch.cat([y[:, : self.fixed], y[:, self.fixed :] + self.shift(y[:, : self.fixed])], dim=1)
 
 
 class Flow(nn.Module):
-    """`STEPS` flow steps under a standard normal prior."""
+    """Normalizing flow of `STEPS` steps with a standard normal prior.
+
+    Args:
+        size: Dimension of the embeddings.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -67,29 +74,35 @@ class Flow(nn.Module):
         self.registered = nn.ModuleList(self.steps)
 
     def start_from(self, x: Tensor) -> None:
-        """Data-dependent initialisation of every actnorm, step by step, from x (N, d)."""
+        """Initialise the actnorms one after the other from data x (N, d)."""
         with torch.no_grad():
             for step in self.steps:
                 step.start_from(x)
                 x = step(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """z (N, d)."""
+        """Transform x (N, d) to z (N, d)."""
         for step in self.steps:
             x = step(x)
         return x
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """log p(x) (N,) in nats: the prior's density of z plus the log-determinant."""
+        """Return log p(x) (N,) in nats: the log density of z plus the log-determinant."""
         z = self(x)
         prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1)
         return prior + torch.stack([step.log_determinant() for step in self.steps]).sum()
 
 
 def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
-    """A flow of vectors (N, d), by maximum likelihood: Adam, learning rate 1e-3, batches of 32, on the CPU.
+    """Fit a flow by maximum likelihood on the CPU: Adam, learning rate 1e-3, batch size 32.
 
-    Raises EvaluationError when the loss is no longer finite.
+    Args:
+        vectors: (N, d), embeddings to fit.
+        seed: Seed of the initial weights and of the order.
+        epochs: Number of epochs.
+
+    Raises:
+        EvaluationError: If d is 1, or the loss is not finite.
     """
     x = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
     if x.shape[1] < 2:
@@ -103,7 +116,7 @@ def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
             for rows in torch.randperm(len(x)).split(BATCH):
                 loss = -flow.log_prob(x[rows]).mean() / x.shape[1]
                 if not torch.isfinite(loss):
-                    raise EvaluationError("the flow's loss is not finite; the model's vectors are out of range")
+                    raise EvaluationError("the loss of the flow is not finite; the embeddings are out of range")
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -112,7 +125,14 @@ def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
 
 
 class Flowed(PostProcessed):
-    """An encoder behind a flow that is fitted on `sentences` in one epoch; same seed, same vectors."""
+    """Encoder followed by a flow that is fitted for one epoch, reproducibly by seed.
+
+    Args:
+        encoder: Encoder of the sentences.
+        sentences: Sentences to fit the flow on.
+        seed: Seed of the fit.
+        source: Name of the sentences, for reports.
+    """
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], *, seed: int = 0, source: str = "given") -> None:
         super().__init__(encoder, sentences, "flow", source)
@@ -121,5 +141,5 @@ class Flowed(PostProcessed):
 
     @torch.no_grad()
     def transform(self, vectors: np.ndarray) -> np.ndarray:
-        """z (N, d) of vectors (N, d)."""
+        """Transform embeddings (N, d) to z (N, d)."""
         return self.flow(torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))).numpy()

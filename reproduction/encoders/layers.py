@@ -1,4 +1,4 @@
-"""Scores of every layer by cls, mean and max, from one forward pass a sentence (SG-BERT, Figure 1)."""
+"""Scores of every layer with cls, mean and max pooling, from one forward pass per sentence (SG-BERT, Figure 1)."""
 
 from __future__ import annotations
 
@@ -23,28 +23,45 @@ Scores = dict[str, dict[str, float]]  # metrics by task
 
 
 def every_layer(states: States, mask: Tensor) -> Tensor:
-    """All single layers, each by cls, mean and max over the tokens that the mask keeps, [CLS] and [SEP] too:
-    (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
+    """Pool every layer by cls, mean and max.
+
+    Args:
+        states: Hidden states of the layers 0 to l, each (B, T, d).
+        mask: (B, T), attention mask; [CLS] and [SEP] are included.
+
+    Returns:
+        (B, (l + 1) * 3 * d), which reshapes to (B, l + 1, 3, d).
+    """
     return torch.cat([pool(state, (), mask, how) for state in states for how in SINGLE], dim=1)
 
 
 def layer_scores(
     folder: str | Path, tasks: Sequence[Task], device: str | None = None, batch_size: int = 128
 ) -> dict[str, list[Scores]]:
-    """By pooling (cls, mean, max), a list over layers 0 (embedding output) to l of the metrics of every task.
+    """Evaluate every layer with cls, mean and max pooling, with one forward pass per sentence of a task.
 
-    Every sentence of a task passes the model once. Layer 0 by cls is the embedding of [CLS], the same vector for every
-    sentence: correlations are 0 there, and tasks warn of a collapsed encoder.
+    Layer 0 with cls pooling is the embedding of [CLS], which is equal for all sentences: correlations are 0, and tasks warn
+    of a collapsed encoder.
 
-    Raises EvaluationError when the folder holds no transformer.
+    Args:
+        folder: Folder of the model.
+        tasks: Tasks to evaluate.
+        device: Device. If None, a GPU if available.
+        batch_size: Batch size in sentences.
+
+    Returns:
+        Metrics of all tasks by pooling, in a list over the layers 0 (embedding output) to l.
+
+    Raises:
+        EvaluationError: If the folder does not contain a transformer.
     """
     one = load_encoder(folder, "layer0-mean", device, batch_size)
-    # All layers side by side: (N, (l + 1) * 3 * d).
+    # All layers concatenated: (N, (l + 1) * 3 * d).
     encoder = FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)
     config = encoder.model[0].auto_model.config
     layers, width = config.num_hidden_layers + 1, config.hidden_size
     curves: dict[str, list[Scores]] = {how: [{} for _ in range(layers)] for how in SINGLE}
-    for task in tasks:  # the vectors of several at once would be gigabytes
+    for task in tasks:  # the embeddings of several tasks at once would take gigabytes
         encoded = encode_once([task], encoder)
         for number, (how, layer) in enumerate(product(SINGLE, range(layers))):
             start = (layer * len(SINGLE) + number // layers) * width
@@ -53,7 +70,14 @@ def layer_scores(
 
 
 def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:
-    """What ``evaluate.py --layers`` shows: `layer_scores` as a table and as curves."""
+    """Return the report of ``evaluate.py --layers``: `layer_scores` as a table and as curves.
+
+    Args:
+        model: Model as in ``evaluate.py --model``.
+        tasks: Tasks to evaluate.
+        device: Device. If None, a GPU if available.
+        batch_size: Batch size in sentences.
+    """
     curves = layer_scores(parse(model).place, tasks, device, batch_size)
     scores = pd.DataFrame(
         {(t.name, how): [layer[t.name][t.primary] for layer in curve] for t in tasks for how, curve in curves.items()}
@@ -73,11 +97,16 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
 
 
 class OneLayer:
-    """Columns of an encoder's vectors, as an encoder."""
+    """Encoder of a slice of the dimensions of another encoder.
+
+    Args:
+        encoded: Embeddings of all layers.
+        columns: Dimensions of one layer.
+    """
 
     def __init__(self, encoded: Encoded, columns: slice) -> None:
         self.encoded, self.columns = encoded, columns
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d) of N texts."""
+        """Return embeddings (N, d) of N texts."""
         return self.encoded.encode(items, modality)[:, self.columns]

@@ -1,4 +1,4 @@
-"""Poolings that only a paper has: SBERT-WK, and word vectors as GCLSR's released code averages them."""
+"""Poolings of single papers: SBERT-WK, and the average of word vectors in GCLSR's released code."""
 
 from __future__ import annotations
 
@@ -16,39 +16,58 @@ from multicse.evaluation.task import EvaluationError
 from multicse.models.word_module import hashed_vectors, split, word_hash
 
 PATTERN = r"wk(\d+)?(-released)?"
-"""``wk``, ``wk<k>``: on the layers from 4, or from k, on; ``-released`` after it: the authors' code."""
+"""``wk`` uses the layers from 4, ``wk<k>`` from k; with the suffix ``-released``, as in the authors' code."""
 WINDOW, START = 2, 4  # layers on either side, and the first layer that is used
 POSITIONS, EMPTY = 64, "sickeningly"
-"""Places of every sentence, and the word that an empty one is given."""
+"""Padded length of every sentence in words, and the word that replaces an empty sentence."""
 
 
 def make(match: re.Match[str], depth: int) -> Pool:
-    """The pooling of a name that `PATTERN` matches, for a model of `depth` layers."""
+    """Return the pooling of a name.
+
+    Args:
+        match: Match of `PATTERN`.
+        depth: Number of layers of the model.
+
+    Raises:
+        EvaluationError: If the model has too few layers.
+    """
     start, released = int(match[1] or START), match[2] is not None
     if start > depth - 2:
         raise EvaluationError(
-            f"pooling {match[0]!r} uses the layers from {start} on and needs three of them, but the model's last is layer "
-            f"{depth}; wk0 uses them all"
+            f"pooling {match[0]!r} needs at least three layers from layer {start}, but the last layer of the model is "
+            f"{depth}; use wk0 for all layers"
         )
     return lambda states, mask: wk(states, mask, start, WINDOW, released)
 
 
 def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, released: bool = False) -> Tensor:
-    """SBERT-WK (Wang and Kuo 2020): tokens weighted over their layers, then over the sentence. (B, d)
+    """Pool tokens by SBERT-WK: weighted over the layers of a token, then over the tokens of a sentence.
 
-    A token's vector is a weighted sum of its layers `start` to l. The weight of layer i is the mean of two, each
-    scaled to sum to 1 over the layers: the inverse of its mean cosine with the layers up to `window` away (alignment),
-    and the part of it that is orthogonal to them, as a share of its length (novelty). Tokens are weighted by the
-    variance of the cosines of their neighbouring layers. The last token ([SEP]) is left out, as in the authors' code.
+    A token vector is a weighted sum of its layers `start` to l. The weight of layer i is the mean of two weights, each
+    normalised to sum 1 over the layers: the inverse of its mean cosine with the layers at most `window` away (alignment),
+    and the norm of its component orthogonal to them, relative to its norm (novelty). Tokens are weighted by the variance of
+    the cosines of adjacent layers. The last token ([SEP]) is excluded, as in the authors' code.
 
-    `released` is the authors' code where it differs: layers with fewer than `window` layers below them lose those too,
-    the alignment takes the cosine with the layer's projection on the others' span, and divides by their number once
-    more (which favours the two ends).
+    Args:
+        states: Hidden states of the layers 0 to l, each (B, T, d).
+        mask: (B, T), attention mask.
+        start: First layer that is used.
+        window: Number of adjacent layers on either side.
+        released: Follow the authors' code where it differs: layers with fewer than `window` layers below them ignore these
+            layers, and the alignment is the cosine with the projection on the span of the adjacent layers, divided by their
+            number once more, which favours the first and last layers.
+
+    Returns:
+        (B, d) sentence embeddings.
+
+    References:
+        Wang and Kuo 2020, SBERT-WK.
     """
     keep = mask.bool().clone()
     places = torch.arange(keep.shape[1], device=keep.device).expand_as(keep)
     last = places.masked_fill(~keep, -1).amax(1)
-    keep[torch.arange(len(keep), device=keep.device), last] = keep.sum(1) == 1  # a lone token stays
+    keep[torch.arange(len(keep), device=keep.device), last] = keep.sum(1) == 1  # a single token is kept
     sentence = keep.nonzero()[:, 0]
     layers = torch.stack([state[keep].float() for state in states[start:]], dim=1)  # (M, L, d): M tokens, L layers
     weights = _layer_weights(layers, window, released)
@@ -60,16 +79,16 @@ def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, r
 
 
 def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
-    """Weights (M, L) of the layers (M, L, d) of M tokens."""
-    # Lengths and angles are all that counts, so the d dimensions are left for the at most L that a token's layers span.
+    """Return weights (M, L) of the layers (M, L, d) of M tokens."""
+    # Only norms and angles matter, so the d dimensions are reduced to the span of a token's layers (at most L).
     layers = torch.linalg.qr(layers.transpose(1, 2), mode="r").R.transpose(1, 2)
     alignment, novelty = [], []
     for i in range(layers.shape[1]):
         near = [j for j in range(max(0, i - window), min(layers.shape[1], i + window + 1)) if j != i]
         if released and i < window:
             near = [j for j in near if j > i]
-        # The columns of R are the layers in an orthonormal basis: the neighbours first, layer i last, whose last
-        # coordinate is what no neighbour holds.
+        # The columns of R are the layers in an orthonormal basis: first the neighbours, then layer i. Its last coordinate
+        # is its component orthogonal to all neighbours.
         r = torch.linalg.qr(layers[:, [*near, i]].transpose(1, 2), mode="r").R
         own, others = r[:, :, -1], torch.nn.functional.normalize(r[:, :-1, :-1], dim=1)
         inside = (own[:, :-1] * others.mean(2)).sum(1)
@@ -84,10 +103,13 @@ def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
 
 
 class PaddedWordVectors(WordVectors):
-    """As the row of GCLSR's Table 2 was made: letters alone, and the mean is over 64 places.
+    """Average of word vectors as in GCLSR's Table 2: words of letters only, averaged over 64 positions.
 
-    Those behind the sentence hold one random vector, the same for all; a word without a vector has a random one, which the
-    sentence and the place decide (there: drawn anew).
+    Positions after the sentence share one random vector. A word without a vector has a random one that is determined by the
+    sentence and the position; GCLSR's code draws it at every occurrence.
+
+    Args:
+        path: File of word vectors.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,12 +117,12 @@ class PaddedWordVectors(WordVectors):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How texts become vectors, and what was left out of the texts seen so far."""
+        """Return the protocol with the number of positions."""
         own = super().protocol
         return {**own, "pooling": f"{own['pooling']}, over {POSITIONS} padded places"}
 
     def vector(self, text: str, rows: list[int]) -> np.ndarray:
-        """The mean (d,) of all positions: words, random vectors for unknown ones, padding."""
+        """Return the mean (d,) of all positions: words, random vectors of unknown words, padding."""
         words = split(text)[:POSITIONS] or [EMPTY]
         rows_of = [self.find(word) for word in words]
         unknown = [f"{word}\n{place}\n{text}" for place, word in enumerate(words) if rows_of[place] is None]

@@ -1,4 +1,4 @@
-"""HTSAT's AudioSet checkpoint as a tower. It is a pickle; nothing of it is executed, only tensors are read."""
+"""Conversion of HTSAT's AudioSet checkpoint to a tower. Only tensors of the pickle are read, no code is executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multicse.data.errors import DataError
 from multicse.models.audio_towers import HTSATTower
 
 PREFIX = "sed_model."
-"""Of the model's weights in a checkpoint of HTSAT's trainer."""
+"""Prefix of the model's weights in a checkpoint of HTSAT's trainer."""
 NAMES = {
     r"^bn0\.": "batch_norm.",
     r"\.norm1\.": ".layernorm_before.",
@@ -24,37 +24,39 @@ NAMES = {
     r"\.mlp\.fc1\.": ".intermediate.dense.",
     r"\.mlp\.fc2\.": ".output.dense.",
 }
-"""Their names there, and in transformers."""
+"""Patterns of weight names, and their replacements in transformers."""
 DROPPED = ("spectrogram_extractor.", "logmel_extractor.", "tscam_conv.", "head.")
-"""What the tower does not have: the spectrogram, which the stream makes, and AudioSet's classes. It computes the masks."""
+"""Weights that the tower does not have: the spectrogram (computed by the stream) and the classes of AudioSet."""
 QKV = ".self.qkv."
 
 
 def tower(checkpoint: Path, sizes: HTSATTower | None = None) -> ClapAudioModel:
-    """The model of a checkpoint (``HTSAT-fullset-imagenet-map=0.467.ckpt``).
+    """Load a checkpoint such as ``HTSAT-fullset-imagenet-map=0.467.ckpt``.
 
     Args:
         checkpoint: File of HTSAT's trainer.
-        sizes: Sizes of the model. Default: HTSAT-tiny, which all published checkpoints are.
+        sizes: Sizes of the model. Default: HTSAT-tiny, the size of all published checkpoints.
 
     Raises:
-        DataError: If the file is no such checkpoint, or one of other sizes.
+        DataError: If the file is not such a checkpoint, or has other sizes.
     """
     model = ClapAudioModel((sizes or HTSATTower()).config())
     weights = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(read_weights(checkpoint)).items()}
     own = model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         if name not in own or name not in weights or own[name].shape != weights[name].shape:
-            raise DataError(f"{checkpoint} is no checkpoint of HTSAT without fusion: {name} fits nothing")
+            raise DataError(f"{checkpoint} is not a checkpoint of HTSAT without fusion: {name} does not match")
     model.load_state_dict(weights)
     return model
 
 
 def read_weights(checkpoint: Path) -> dict[str, Tensor]:
-    """The tensors below ``sed_model.`` of a checkpoint, by their names after that.
+    """Return the tensors of a checkpoint with the prefix ``sed_model.``, by their names without it.
 
-    Objects of classes that torch does not know to be harmless (a trainer's callbacks) become empty ones. Raises DataError
-    for a file that cannot be read so, or holds none.
+    Objects of classes that torch does not list as safe, such as callbacks of a trainer, are replaced by empty objects.
+
+    Raises:
+        DataError: If the file cannot be read, or does not contain such tensors.
     """
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(checkpoint)
@@ -65,12 +67,12 @@ def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     state = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if str(name).startswith(PREFIX)}
     if not weights:
-        raise DataError(f"{checkpoint} holds no weights below {PREFIX!r}: it is no checkpoint of HTSAT's trainer")
+        raise DataError(f"{checkpoint} has no weights with the prefix {PREFIX!r}, so it is not from HTSAT's trainer")
     return weights
 
 
 class _Empty:
-    """Stands for an object whose class is not imported."""
+    """Replacement of an object of a class that is not imported."""
 
     def __init__(self, *args: object) -> None:
         pass
@@ -80,7 +82,7 @@ class _Empty:
 
 
 def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights by the names of transformers; queries, keys and values, one above the other there, are three tensors."""
+    """Rename weights as in transformers, and split the stacked queries, keys and values."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name.startswith(DROPPED) or name.endswith(".attn_mask"):

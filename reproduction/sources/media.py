@@ -1,4 +1,4 @@
-"""Readers of pictures and sounds: class folders, lists, captions, CIFAR's binary files, manifests, LibriSpeech."""
+"""Readers of images and audio: class folders, lists, captions, CIFAR's binary files, manifests, LibriSpeech."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from multicse.data.text_files import read_lines
 from multicse.reproduction.downloads import Content
 
 CAPTIONS = 5
-"""Of a picture that are used: all of Flickr30K's; COCO has six or seven of some."""
+"""Captions used per image. Flickr30K has five; COCO has six or seven of some images."""
 CIFAR_SIDE = 32
 
 
 def class_folders(folder: Path) -> Content:
-    """A folder a class, called as the class."""
+    """Read one folder per class; the name of the folder is the class."""
     return Content(folder_files(folder, IMAGES), folder)
 
 
 def described_folders(folder: Path) -> Content:
-    """A folder a class, called by its WordNet number, whose name the file README.txt beside them gives: lines like
-    ``n01443537 goldfish`` (ImageNet-A, -O and -R)."""
+    """Read one folder per class, named by WordNet ID (ImageNet-A, -O and -R).
+
+    README.txt next to the folders contains the names of the classes, in lines such as ``n01443537 goldfish``.
+    """
     readme = folder / "README.txt"
     described = (re.fullmatch(r"(n\d{8})\s+(.+)", line.strip()) for _, line in read_lines(readme))
     names = {match[1]: match[2].replace("_", " ") for match in described if match}
@@ -47,42 +49,61 @@ def described_folders(folder: Path) -> Content:
 
 
 def listed(file: Path, folder: Path) -> Content:
-    """The pictures of a list with one path a line, of which the last two parts count: ``CLASS/FILE`` below `folder`."""
+    """Read the images of a list.
+
+    Args:
+        file: List with one path per line, of which the last two parts are used: ``CLASS/FILE``.
+        folder: Folder of the classes.
+    """
     paths = ((number, line.strip().split("/")[-2:]) for number, line in read_lines(file))
     return _content((Entry(number, "/".join(parts), label=parts[0]) for number, parts in paths), file, folder)
 
 
 def imagenet_validation(file: Path, folder: Path) -> Content:
-    """ImageNet's 50,000 validation pictures: `file` is Kaggle's LOC_val_solution.csv, with a picture's class and boxes in
-    the column PredictionString ("n01978287 240 170 260 240")."""
+    """Read ImageNet's 50,000 validation images.
+
+    Args:
+        file: Kaggle's LOC_val_solution.csv, with the class and boxes of an image in the column PredictionString
+            ("n01978287 240 170 260 240").
+        folder: Folder of the images.
+    """
     rows = named_rows(file, ("ImageId", "PredictionString"))
     entries = (Entry(number, f"{row['ImageId']}.JPEG", label=row["PredictionString"].split()[0]) for number, row in rows)
     return _content(entries, file, folder)
 
 
 def karpathy(file: Path, folder: Path, split: str = "test") -> Content:
-    """The pictures of a split of ``dataset_coco.json`` or ``dataset_flickr30k.json`` with their first five captions."""
+    """Read the images of a split with their first five captions.
+
+    Args:
+        file: Karpathy's ``dataset_coco.json`` or ``dataset_flickr30k.json``.
+        folder: Folder of the images.
+        split: Name of the split.
+
+    Raises:
+        DataError: If the file has another format.
+    """
     try:
-        pictures = json.loads(file.read_text(encoding="utf-8"))["images"]
+        images = json.loads(file.read_text(encoding="utf-8"))["images"]
         chosen = [
-            (picture["filename"], tuple(sentence["raw"].strip() for sentence in picture["sentences"][:CAPTIONS]))
-            for picture in pictures
-            if picture["split"] == split
+            (image["filename"], tuple(sentence["raw"].strip() for sentence in image["sentences"][:CAPTIONS]))
+            for image in images
+            if image["split"] == split
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{file} is no list of pictures with captions as Karpathy's caption_datasets.zip has: {error}"
+            f"{file} is not a list of images with captions of Karpathy's caption_datasets.zip: {error}"
         ) from error
     entries = (Entry(number, name, captions) for number, (name, captions) in enumerate(chosen))
     return _content(entries, file, folder, captions="json")
 
 
 def crawled(folder: Path) -> Content:
-    """What img2dataset leaves with ``--output_format files``: ``00000/000000012.jpg`` and its caption, ``000000012.txt``."""
+    """Read the output of img2dataset with ``--output_format files``: ``00000/000000012.jpg``, caption ``000000012.txt``."""
 
     def entries() -> Iterator[Entry]:
-        pictures = (path for part in sorted(folder.iterdir()) if part.is_dir() for path in sorted(part.glob("*.jpg")))
-        for number, path in enumerate(pictures):
+        images = (path for part in sorted(folder.iterdir()) if part.is_dir() for path in sorted(part.glob("*.jpg")))
+        for number, path in enumerate(images):
             caption = " ".join(line.strip() for _, line in read_lines(path.with_suffix(".txt")))
             yield Entry(number, path.relative_to(folder).as_posix(), (caption,) if caption else ())
 
@@ -90,9 +111,14 @@ def crawled(folder: Path) -> Content:
 
 
 def cifar(names: Path, *batches: Path, labels: int = 1) -> Content:
-    """The binary version of CIFAR-10, or of CIFAR-100 with two `labels` (coarse and fine, which is used) a picture.
+    """Read the binary version of CIFAR-10 or CIFAR-100.
 
-    A record is the labels, a byte each, and 3 x 32 x 32 bytes: red, green and blue. `names` has a class a line.
+    A record consists of the labels, one byte each, and 3 x 32 x 32 bytes: red, green and blue.
+
+    Args:
+        names: File with one class name per line.
+        *batches: Binary files.
+        labels: Labels per image; the last one is used. CIFAR-100 has two, coarse and fine.
     """
     classes = tuple(line.strip() for _, line in read_lines(names))
     size = labels + 3 * CIFAR_SIDE**2
@@ -101,7 +127,7 @@ def cifar(names: Path, *batches: Path, labels: int = 1) -> Content:
         for batch in batches:
             content = np.fromfile(batch, np.uint8)
             if not content.size or content.size % size:
-                raise DataError(f"{batch} has {content.size:,} bytes, no multiple of {size:,}: not CIFAR's binary version")
+                raise DataError(f"{batch} is not CIFAR's binary version: {content.size:,} bytes, not a multiple of {size:,}")
             for record in content.reshape(-1, size):
                 yield UnpackedSample({"png": _png(record[labels:])}, label=classes[record[labels - 1]])
 
@@ -109,37 +135,51 @@ def cifar(names: Path, *batches: Path, labels: int = 1) -> Content:
 
 
 def _png(values: np.ndarray) -> bytes:
-    """uint8 (3072,), channel by channel, as a PNG."""
+    """Encode uint8 (3072,), channel by channel, as PNG."""
     data = io.BytesIO()
     Image.fromarray(values.reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)).save(data, "PNG")
     return data.getvalue()
 
 
 def manifest(table: Path, folder: Path, **settings: Any) -> Content:
-    """The sounds below `folder` that a table names; `settings` are those of `manifest_files`."""
+    """Read the audio files of a table.
+
+    Args:
+        table: Table of file names.
+        folder: Folder of the files.
+        **settings: Further arguments of `manifest_files`.
+    """
     return Content(manifest_files(table, SOUNDS, folder, **settings), folder)
 
 
 def librispeech(folder: Path, speakers: int) -> Content:
-    """The speakers of a part of LibriSpeech (``SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac``) with the most utterances:
-    the class is the speaker, `txt` the transcript (``SPEAKER-CHAPTER.trans.txt``). Of equals the lower number comes first.
+    """Read the utterances of the speakers of LibriSpeech with the most utterances; ties go to the lower number.
+
+    The class is the speaker, and `txt` the transcript (``SPEAKER-CHAPTER.trans.txt``).
+
+    Args:
+        folder: Folder with ``SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac``.
+        speakers: Number of speakers.
+
+    Raises:
+        DataError: If there are fewer speakers.
     """
     utterances = sorted(path.relative_to(folder) for path in folder.glob("*/*/*.flac"))
     counts = Counter(path.parts[0] for path in utterances)
     if len(counts) < speakers:
-        raise DataError(f"{folder} has {len(counts)} speakers, {speakers} are to be chosen from it")
+        raise DataError(f"{folder} has {len(counts)} speakers, but {speakers} are needed")
     chosen = set(sorted(counts, key=lambda speaker: (-counts[speaker], int(speaker)))[:speakers])
 
     def entries() -> Iterator[Entry]:
-        said: dict[str, str] = {}
+        spoken: dict[str, str] = {}
         for number, path in enumerate(utterances):
             if path.parts[0] not in chosen:
                 continue
-            if path.stem not in said:  # a new chapter
+            if path.stem not in spoken:  # a new chapter
                 speaker, chapter, _ = path.parts
                 lines = read_lines(folder / path.parent / f"{speaker}-{chapter}.trans.txt")
-                said = {name: text for name, _, text in (line.partition(" ") for _, line in lines)}
-            yield Entry(number, path.as_posix(), (said[path.stem],) if path.stem in said else (), path.parts[0])
+                spoken = {name: text for name, _, text in (line.partition(" ") for _, line in lines)}
+            yield Entry(number, path.as_posix(), (spoken[path.stem],) if path.stem in spoken else (), path.parts[0])
 
     return _content(entries(), folder, folder, "txt", SOUNDS)
 

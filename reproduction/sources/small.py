@@ -1,4 +1,4 @@
-"""The data sets of the small scale from the downloads of `small_sources.toml`; each function writes one folder."""
+"""Datasets of the small scale from the downloads of `small_sources.toml`; each function writes one folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ STS = {
 }
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SPEAKERS = ("george", "jackson", "nicolas", "theo", "yweweler")
-"""Speakers of FSDD that the tables are run on."""
+"""Speakers of FSDD that the tables use."""
 PER_PREMISE = 4
-"""Triples of a premise at most."""
+"""Maximum number of triples per premise."""
 
 
 def senteval(downloads: Path, out: Path) -> None:
-    """Copy the STS sets and the seven transfer tasks in SentEval's layout."""
+    """Copy the STS sets and the seven transfer tasks in SentEval's layout.
+
+    Args:
+        downloads: Folder of all downloads.
+        out: Folder to write to.
+    """
     for name in ("senteval", "senteval-transfer"):
         folder = downloads / name / "SentEval" / "data"
         for file in (folder / "downstream").rglob("*"):
@@ -61,7 +66,12 @@ def sts(downloads: Path, out: Path) -> None:
 
 
 def sick_rows(downloads: Path, part: str) -> list[list[str]]:
-    """Return the rows of a part of SICK: id, two sentences, relatedness, entailment."""
+    """Return the rows of a split of SICK: id, two sentences, relatedness, entailment.
+
+    Args:
+        downloads: Folder of all downloads.
+        part: Name of the split.
+    """
     file = downloads / "sick" / "data" / "sts" / "sick2014" / f"SICK_{part}.txt"
     return [line.split("\t") for line in read(file)[1:]]
 
@@ -119,7 +129,7 @@ def text_unlabeled(downloads: Path, out: Path) -> None:
 
 
 def encyclopedia() -> list[str]:
-    """Return sentences of the pages of Wikipedia in gensim's package, as the demo has them."""
+    """Return sentences of the pages of Wikipedia in the package gensim, as in the demo."""
     from multicse.data.offline.sentences import wiki_sentences
 
     return wiki_sentences()
@@ -135,14 +145,11 @@ def multi30k(downloads: Path, out: Path) -> None:
 
 
 def prompts(downloads: Path, out: Path) -> None:
-    """Write CLIP's class names and templates of ImageNet, which its notebook lists."""
-    notebook = json.loads((downloads / "clip" / "notebooks" / "Prompt_Engineering_for_ImageNet.ipynb").read_text("utf-8"))
-    code = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    found = {}
-    for key, name in (("classes", "imagenet_classes"), ("templates", "imagenet_templates")):
-        cell = next(text for text in code if text.startswith(f"{name} = [")).partition("]\n")[0]
-        found[key] = [a or b for a, b in re.findall(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", cell)]
-    (out / "imagenet.json").write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+    """Write the class names and templates of ImageNet in CLIP's notebook."""
+    from multicse.reproduction.sources.texts import imagenet_prompts  # imports pandas
+
+    notebook = downloads / "clip" / "notebooks" / "Prompt_Engineering_for_ImageNet.ipynb"
+    (out / "imagenet.json").write_text("".join(imagenet_prompts(notebook)), encoding="utf-8")
 
 
 def word_vectors(downloads: Path, out: Path) -> None:
@@ -156,7 +163,7 @@ def word_vectors(downloads: Path, out: Path) -> None:
 
 
 def fsdd(downloads: Path, out: Path) -> None:
-    """Write the spoken digits of five speakers as FLAC, sample by sample as they are."""
+    """Write the spoken digits of five speakers as lossless FLAC."""
     import soundfile
 
     rows = []
@@ -219,10 +226,10 @@ def emoji(downloads: Path, out: Path) -> None:
     folder = downloads / "emoji"
     with tarfile.open(out / "noto_emoji_64px.tar", "w") as archive:
         for path in names:
-            picture = Image.open(folder / path).convert("RGBA")
-            white = Image.new("RGBA", picture.size, "white")
+            image = Image.open(folder / path).convert("RGBA")
+            white = Image.new("RGBA", image.size, "white")
             content = io.BytesIO()
-            Image.alpha_composite(white, picture).convert("RGB").resize((64, 64), Image.Resampling.LANCZOS).save(
+            Image.alpha_composite(white, image).convert("RGB").resize((64, 64), Image.Resampling.LANCZOS).save(
                 content, "PNG"
             )
             add(archive, Path(path).name, content.getvalue())
@@ -261,11 +268,17 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
         *(fsdd, coco_mini, cifar10, emoji),
     )
 }
-"""Functions that write the folder of their name."""
+"""Functions that write a folder, by its name."""
 
 
 def write(place: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a TSV without quoting, compressed if its name ends in .gz; tabs and line ends in texts become blanks."""
+    """Write a TSV without quoting, compressed if its name ends in .gz; tabs and line ends in texts become spaces.
+
+    Args:
+        place: Path of the file.
+        header: Names of the columns.
+        rows: Rows of the table.
+    """
     text = "".join(
         "\t".join(" ".join(re.split(r"[\t\r\n]", cell)).strip() for cell in row) + "\n" for row in (header, *rows)
     )
@@ -273,7 +286,7 @@ def write(place: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 
 
 def read(file: Path) -> list[str]:
-    """Return the lines of a text file, perhaps compressed; a line ends with a line feed and nothing else."""
+    """Return the lines of a text file, optionally .gz; only line feeds separate lines."""
     content = file.read_bytes()
     text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
@@ -285,7 +298,13 @@ def table(file: Path) -> list[dict[str, str]]:
 
 
 def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive, with the same bytes on every machine."""
+    """Add a file to an archive, with equal bytes on every machine.
+
+    Args:
+        archive: Archive that is written.
+        name: Name of the file.
+        content: Content of the file.
+    """
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))

@@ -23,17 +23,22 @@ from multicse.reproduction.downloads import Content
 
 
 def lines(*files: Path) -> Content:
-    """A sentence a line."""
+    """Read files with one sentence per line."""
     return Content(text_lines(files), form="parquet")
 
 
 def some_lines(file: Path, count: int) -> Content:
-    """`count` of the sentences of a file, drawn at random (always the same ones), in their order."""
+    """Read a fixed random sample of `count` sentences of a file, in file order.
+
+    Args:
+        file: File with one sentence per line.
+        count: Size of the sample.
+    """
 
     def drafts() -> Iterator[UnpackedSample]:
         total = sum(1 for _ in read_lines(file))
         if total < count:
-            raise DataError(f"{file} has {total:,} sentences, {count:,} are to be drawn from it")
+            raise DataError(f"{file} has {total:,} sentences, but {count:,} are needed")
         chosen = np.zeros(total, bool)
         chosen[permutation(total, seed_of("some lines"))[:count]] = True
         yield from _drafts(compress((text for _, text in read_lines(file)), chosen))
@@ -42,34 +47,53 @@ def some_lines(file: Path, count: int) -> Content:
 
 
 def columns(file: Path, names: tuple[str, ...], keep_empty: bool = False) -> Content:
-    """Some columns of a .csv, .tsv or .jsonl."""
+    """Read columns of a .csv, .tsv or .jsonl.
+
+    Args:
+        file: The table.
+        names: Names of the columns.
+        keep_empty: Keep rows with empty cells.
+    """
     return Content(table_rows(file, names, keep_empty=keep_empty), form="parquet")
 
 
 def distinct_sentences(*files: Path) -> Content:
-    """Premises and hypotheses of SNLI and MultiNLI (.jsonl), each distinct one once."""
+    """Read the distinct premises and hypotheses of SNLI and MultiNLI (.jsonl)."""
     names = ("sentence1", "sentence2")
     found = (row[name].strip() for file in files for _, row in named_rows(file, names) for name in names)
     return Content(_drafts(dict.fromkeys(found)), form="parquet")
 
 
 def stsb_sentences(*files: Path) -> Content:
-    """Both sentences of every pair of STS-B (``sts-train.csv``: tabs, no header, sentences in columns 6 and 7); a sentence
-    of several pairs comes as often."""
+    """Read both sentences of every pair of STS-B, including duplicates.
+
+    Files such as ``sts-train.csv`` have tabs, no header, and sentences in columns 6 and 7.
+    """
     found = (text for file in files for _, cells in read_cells(file, 7, more=True) for text in cells[5:7])
     return Content(_drafts(found), form="parquet")
 
 
 def numbered_lines(file: Path) -> Content:
-    """A number, a tab and a sentence a line, as in the files ``*-sentences.txt`` of the Leipzig corpora."""
+    """Read lines of a number, a tab and a sentence: files ``*-sentences.txt`` of the Leipzig corpora."""
     return Content(_drafts(line.partition("\t")[2] for _, line in read_lines(file)), form="parquet")
 
 
 def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ...] = ()) -> Iterator[str]:
-    """A set of GLUE as a TSV ``label sentence split``, of pairs ``label sentence1 sentence2 split``.
+    """Convert a task of GLUE to a TSV ``label sentence split``, or ``label sentence1 sentence2 split`` for pairs.
 
-    The labels of GLUE's own test part are not published: the first tenth of its dev part is dev, the rest test (SG-BERT,
-    appendix A.4). `columns` are its label and sentences; a file without a first line of names has those of `header`.
+    The labels of GLUE's test set are not published: the first tenth of its dev set is dev, the rest test.
+
+    Args:
+        train: Training set.
+        dev: Development set.
+        columns: Names of the columns of the label and the sentences.
+        header: Names of all columns, for files without a header.
+
+    Yields:
+        Lines of the TSV.
+
+    References:
+        SG-BERT, appendix A.4.
     """
     yield "\t".join(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
     parts = [[[row[name] for name in columns] for row in _glue_rows(file, columns, header)] for file in (train, dev)]
@@ -86,14 +110,26 @@ def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) ->
 
 
 def web_of_science(book: Path, label: str) -> Iterator[str]:
-    """Web of Science's ``Data.xlsx`` as a TSV ``label text split`` of abstracts, without empty ones: 80, 10 and 10 % in the
-    order of the file are train, dev and test. `label` is the column with the class (Y1: 7 classes, Y: 134)."""
+    """Convert Web of Science's ``Data.xlsx`` to a TSV ``label text split`` of abstracts, without empty ones.
+
+    In file order, 80 % are train, 10 % dev and 10 % test.
+
+    Args:
+        book: The .xlsx file.
+        label: Column of the class (Y1: 7 classes, Y: 134 classes).
+
+    Yields:
+        Lines of the TSV.
+
+    Raises:
+        DataError: If the file cannot be read, or a column is missing.
+    """
     try:
         table = pd.read_excel(book, usecols=[label, "Abstract"], dtype=str, keep_default_na=False)
     except ImportError as error:
-        raise DataError(f"{book} is read with the package openpyxl (extra `reproduction`): {error}") from error
+        raise DataError(f"{book} needs the package openpyxl (extra `reproduction`): {error}") from error
     except (ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{book} is no .xlsx file with the columns {label} and Abstract: {error}") from error
+        raise DataError(f"{book} is not an .xlsx file with the columns {label} and Abstract: {error}") from error
     yield "label\ttext\tsplit"
     for number, (name, abstract) in enumerate(zip(table[label], table["Abstract"], strict=True)):
         part = "train" if number < int(0.8 * len(table)) else "dev" if number < int(0.9 * len(table)) else "test"
@@ -102,8 +138,13 @@ def web_of_science(book: Path, label: str) -> Iterator[str]:
 
 
 def imagenet_prompts(notebook: Path) -> Iterator[str]:
-    """``{"classes": [...], "templates": [...]}`` of the notebook of the CLIP repository, in whose cells they are the lists
-    ``imagenet_classes`` and ``imagenet_templates``."""
+    """Extract ``{"classes": [...], "templates": [...]}`` from the notebook of the CLIP repository.
+
+    They are the lists ``imagenet_classes`` and ``imagenet_templates`` of its cells.
+
+    Raises:
+        DataError: If a list is missing.
+    """
     lists = {}
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8-sig"))["cells"]

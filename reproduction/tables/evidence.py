@@ -1,7 +1,7 @@
-"""The main claim of each paper, and of MultiCSE: five seeds, one budget of compute, settings chosen alike, a verdict.
+"""Test the main claim of each paper, and of MultiCSE, with five seeds, equal compute and equal tuning for all rows.
 
-For every trained row the same few learning rates are tried on the development task. Steps are counted so that all rows of a
-table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLIP; GCLSR's: as GCLSR).
+The same few learning rates are tried for every trained row, on the development task. The number of steps is chosen so that
+each row of a table costs as much as `STEPS` steps of SimCSE (for CLIP and GCLSR: of the plain method).
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
 
 STEPS = 200
-"""Of the plain contrast at the small scale."""
+"""Steps of SimCSE at the small scale."""
 EVALUATIONS = 6
-"""Of a run."""
+"""Evaluations per run."""
 CAPTION = 16
-"""Tokens of one, about; SimCSE on captions reads them twice."""
+"""Approximate number of tokens of a caption; SimCSE on captions encodes them twice."""
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row on the small encoder and the data at hand, at equal compute."""
+    """Return the recipe of a row at the small scale, with equal compute.
+
+    Args:
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
+    """
     if recipe.paper == "cyclip":
         own = small.clip(recipe, offline)
         method: Any = own.method
@@ -55,14 +60,14 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 def length(steps: int) -> dict[str, int]:
-    """What a run of so many steps sets."""
+    """Return the settings of a run of `steps` steps."""
     return {"run.max_steps": steps, "run.epochs": 1000, "evaluation.eval_steps": steps // EVALUATIONS}
 
 
 def share_of_contrast(recipe: Recipe) -> float:
-    """What two passes over the texts cost, forward and back, in all that a step of the recipe costs; counted in tokens.
+    """Return the cost of a SimCSE step on the same texts as a fraction of the cost of a step of the recipe, in tokens.
 
-    A backward costs two forwards (Kaplan et al. 2020), and all positions as much as the longest text may have.
+    A backward pass costs two forward passes (Kaplan et al. 2020). Every text is counted with the maximum length.
     """
     text: Any = recipe.streams["text"]
     method, tokens = recipe.method, text.batch_size * text.max_length

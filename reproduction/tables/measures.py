@@ -1,4 +1,7 @@
-"""Columns of tables that are no task's metrics: (model, table, folder of evaluation data) -> a value for each column."""
+"""Measures for columns of tables that are not metrics of tasks.
+
+Each takes a model (as in `evaluate.py --model`), the table and the folder of evaluation data, and returns values by column.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,20 @@ if TYPE_CHECKING:
     from multicse.reproduction.tables.table import Table
 
 EPOCHS = 20
-"""Of GCLSR's runs."""
+"""Epochs of GCLSR's runs."""
 AUGMENTATIONS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "GWN": lambda words, generator: gaussian_noise(words, generator, "released"),
     "RZS": lambda words, generator: random_zeros(words, generator, "released"),
     "IFFT": lambda words, generator: fourier(words, "released"),
     "RBN": lambda words, generator: background_noise(words, generator, "released"),
 }
-"""GCLSR's, of word vectors (N, d), by the columns of its Figure 2."""
+"""GCLSR's augmentations of word vectors (N, d), by column of its Figure 2."""
 SENTENCE = "the performances are immaculate, with roussillon providing comic relief"
-"""Of the movie reviews: the one whose largest weights GCLSR's section 3.2 names."""
+"""Sentence of the movie reviews for which GCLSR's section 3.2 lists the largest weights."""
 
 
 def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Spearman on the pairs on which the run chose its checkpoint; `model` is the run's export."""
+    """Return Spearman's correlation on the pairs that selected the checkpoint; `model` is the export of a run."""
     recipe = Recipe.from_json((Path(model).parent / "recipe.json").read_text(encoding="utf-8"))
     assert recipe.evaluation.select is not None
     (task,) = make_tasks([recipe.evaluation.select], data)
@@ -52,9 +55,10 @@ def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Seconds of training and of encoding both sentences of all pairs of STS-B's test part.
+    """Return the seconds for training, and for encoding both sentences of all pairs of STS-B's test set.
 
-    A trained model's training is that of its run, evaluations included, a flow's that of loading and fitting; others have 0.
+    The training time of a trained model includes evaluations, the training time of a flow is loading and fitting, and other
+    models have 0.
     """
     start = time.perf_counter()
     encoder = load_model(model, batch_size=16)
@@ -68,7 +72,10 @@ def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def layers(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Spearman x 100 on STS-B's test part of every layer by the model's pooling; of a trained model, its own everywhere."""
+    """Return Spearman x 100 on STS-B's test set by layer, with the pooling of the model.
+
+    A trained model, without a pooling, has the same value in every column.
+    """
     task, spec = pair_task("stsb-test", data), parse(model)
     if spec.pooling is None:
         return dict.fromkeys(table.columns, task.score(load_model(model)).metrics["spearman"])
@@ -77,28 +84,28 @@ def layers(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def curve(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Spearman on STS-B dev after each epoch, from the journal of the run that made the model."""
+    """Return Spearman's correlation on STS-B dev after each epoch, from the journal of the model's run."""
     history = histories(Path(model).parent / "journal.jsonl")["stsb-dev"]
     last = history[-1][0]
     return {str(round(EPOCHS * step / last)): metrics["spearman"] for step, metrics in history}
 
 
 def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Mean cosine x 100 of the pairs of STS-B's development part that are rated 5, and of those rated 0."""
+    """Return the mean cosine x 100 of the pairs of STS-B dev with rating 5, and of the pairs with rating 0."""
     task = pair_task("stsb-dev", data)
     cosines = 100 * task.similarities(load_model(model))
     return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
 
 
 def change(model: str, table: Table, data: Path) -> dict[str, float]:
-    """How far each augmentation moves a word: |w' - w| / |w| in percent, the mean over the first 1,000 words of a file."""
+    """Return |w' - w| / |w| in percent for each augmentation, averaged over the first 1,000 words of a file."""
     words = torch.from_numpy(np.array(open_vectors(parse(model).place).vectors[:1000]))
     moved = {name: augment(words, seeded()) - words for name, augment in AUGMENTATIONS.items()}
     return {name: 100 * float((step.norm(dim=1) / words.norm(dim=1)).mean()) for name, step in moved.items()}
 
 
 def weights(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What GCLSR's attention (Algorithm 1) gives each word of `SENTENCE`; 0 where it has no vector."""
+    """Return the weights of GCLSR's attention (Algorithm 1) for the words of `SENTENCE`; 0 for words without a vector."""
     vectors = open_vectors(parse(model).place)
     known = [word for word in split(SENTENCE) if word in vectors.row]
     words = torch.from_numpy(vectors.vectors[[vectors.row[word] for word in known]].astype(float))[None]
@@ -107,7 +114,7 @@ def weights(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
-    """For each query, how many of a model's nearest three captions are those of the paper's SimCSE, and of its VisualCSE."""
+    """Count for each query the model's nearest three captions that the paper's SimCSE, and VisualCSE, also retrieve."""
     lists = tomllib.loads(Path(__file__).with_name("nonlingcse.toml").read_text(encoding="utf-8"))["nearest"]
     texts = [*dict.fromkeys(captions(data))]
     encoder = load_model(model)
@@ -120,7 +127,7 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def captions(data: Path) -> list[str]:
-    """Those of Flickr30K: 145,000 beside the folder of evaluation data, else of the shards."""
+    """Return 145,000 captions of Flickr30K from next to the evaluation data; otherwise the captions of its shards."""
     at_hand = data.resolve().parents[1] / "multi30k" / "captions5.train.en.tsv.gz"
     if at_hand.is_file():
         return read_captions(at_hand, ("c1", "c2", "c3", "c4", "c5"))
@@ -130,12 +137,17 @@ def captions(data: Path) -> list[str]:
 
 
 def seeded() -> torch.Generator:
-    """Return a source of the same noise at every call."""
+    """Return a random generator with a fixed seed."""
     return torch.Generator().manual_seed(0)
 
 
 def pair_task(name: str, data: Path) -> PairTask:
-    """The rated pairs of this name."""
+    """Return the STS task of this name.
+
+    Args:
+        name: Name of a set of rated pairs.
+        data: Folder of evaluation data.
+    """
     (task,) = make_tasks([name], data)
     assert isinstance(task, PairTask)
     return task

@@ -1,4 +1,4 @@
-"""The data sets at hand, packed once for the small scale of the tables: what stands in for the papers' data."""
+"""Public datasets that replace the papers' data at the small scale, packed once."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from multicse.data.word_vectors import is_word_vectors, train_vectors
 from multicse.evaluation.load import fit_sentences
 from multicse.models.word_module import split
 from multicse.pipelines.pack import main as pack
+from multicse.reproduction.sources.small import table
 
 
 @dataclass(frozen=True)
 class Offline:
-    """A folder of public data sets (`sts`, `senteval`, `text_unlabeled`, `nli`, `cifar10`, ...) and one for shards."""
+    """Folder of public datasets (`sts`, `senteval`, `text_unlabeled`, `nli`, `cifar10`, ...) and folder of their shards."""
 
     data: Path
     shards: Path
 
     def stand_in(self, name: str) -> str:
-        """What a paper's section `small.places` names: a method below, with its numbers after colons (``wikipedia:640``)."""
+        """Return a dataset named in the section `small.places` of a paper: ``METHOD:ARGUMENT`` such as ``wikipedia:640``."""
         method, *arguments = name.split(":")
         found: str = getattr(self, method)(*(int(text) if text.isdigit() else text for text in arguments))
         return found
@@ -41,51 +42,51 @@ class Offline:
     # ------------------------------------------------------------------------------------------------------------- texts
 
     def wikipedia(self, count: int | None = None) -> str:
-        """73,604 sentences of Wikipedia, one a sample; or the first so many of them."""
+        """Return shards of 73,604 sentences of Wikipedia, or of the first `count`."""
         if count is not None:
             return self.lines(self.sentences(count), f"wiki-{count}")
         return self.pack("text", self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "wiki")
 
     def sentences(self, count: int | None) -> list[str]:
-        """The first so many of them, None: all."""
+        """Return the first `count` sentences of Wikipedia. If None, all."""
         with gzip.open(self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
             return [line.strip() for line in islice(lines, count)]
 
     def rewritten(self, count: int) -> str:
-        """WikiSplit's rewritten sentences, which stand in for translations."""
-        rows = self.rows(self.data / "text_unlabeled" / "wikisplit_pairs.en.tsv.gz")[:count]
+        """Return shards of WikiSplit's rewritten sentences, which replace translations."""
+        rows = table(self.data / "text_unlabeled" / "wikisplit_pairs.en.tsv.gz")[:count]
         pairs = [(row["complex"], f"{row['simple1']} {row['simple2']}") for row in rows]
         return self.table(("original", "translation"), pairs, f"rewritten-{count}")
 
     def nli(self) -> str:
-        """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
+        """Return shards of 10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
         columns = ("--columns", "sent0", "sent1", "hard_neg")
         return self.pack("table", self.data / "nli" / "nli_triples.csv.gz", "nli", *columns)
 
     def nli_sentences(self) -> str:
-        """Their texts, each distinct one once."""
+        """Return shards of the distinct texts of the NLI triples."""
         with gzip.open(self.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8", newline="") as lines:
             return self.lines([text for row in csv.DictReader(lines) for text in row.values()], "nli-sentences")
 
     def stsb(self) -> str:
-        """Both sentences of all pairs of STS-B's three parts, without their ratings, each distinct one once."""
-        rows = [row for part in ("train", "dev", "test") for row in self.rows(self.data / "sts" / f"STSB.{part}.raw.tsv")]
+        """Return shards of the distinct sentences of STS-B's three splits, without ratings."""
+        rows = [row for part in ("train", "dev", "test") for row in table(self.data / "sts" / f"STSB.{part}.raw.tsv")]
         return self.lines([row[name] for row in rows for name in ("sentence1", "sentence2")], "stsb-sentences")
 
     def stsb_translated(self) -> str:
-        """STS-B's sentences with words swapped and left out, which stand in for translations."""
+        """Return shards of STS-B's sentences with swapped and deleted words, which replace translations."""
         rng = np.random.default_rng(0)
         sentences = fit_sentences(self.stsb())
         pairs = [(sentence, " ".join(eda(sentence.split(), rng, lambda word: ()))) for sentence in sentences]
         return self.table(("original", "translation"), pairs, "stsb-translated")
 
     def stsb_in(self, code: str) -> str:
-        """The sentences of STS-B's training part in another language."""
-        rows = self.rows(self.data / "stsb_multi" / f"stsb-{code}-train.tsv.gz")
+        """Return shards of the sentences of STS-B's training set in another language."""
+        rows = table(self.data / "stsb_multi" / f"stsb-{code}-train.tsv.gz")
         return self.lines([row[name] for row in rows for name in ("sentence1", "sentence2")], f"stsb-{code}")
 
     def questions(self) -> None:
-        """TREC's questions with their six classes, every tenth one for dev, in the place of Web of Science."""
+        """Write TREC's questions with their six classes, which replace Web of Science; every tenth question is dev."""
         if (self.shards / "trec.test.tsv").exists():
             return
         folder = self.data / "senteval" / "downstream" / "TREC"
@@ -99,29 +100,35 @@ class Offline:
             self.write(("label", "text"), [(label.partition(":")[0], text.strip()) for label, text in rows], f"trec.{part}")
 
     def vectors(self, sentences: int | None = 20_000, dim: int = 100, epochs: int = 10) -> str:
-        """Word vectors of so many sentences of Wikipedia, None: of all; trained where they are not there yet."""
+        """Return word vectors trained on sentences of Wikipedia; they are trained once.
+
+        Args:
+            sentences: Number of sentences. If None, all.
+            dim: Dimension of the vectors.
+            epochs: Epochs of training.
+        """
         folder = self.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
         if not is_word_vectors(folder):
             train_vectors(self.sentences(sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
         return str(folder)
 
     def google_news(self) -> str:
-        """A thousand vectors of word2vec."""
+        """Return a file of 1,000 vectors of word2vec."""
         return str(self.data / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
 
-    # ------------------------------------------------------------------------------------------------ pictures and sounds
+    # -------------------------------------------------------------------------------------------------- images and audio
 
-    def pictures(self) -> str:
-        """5,000 pictures of CIFAR-10 with their classes."""
+    def images(self) -> str:
+        """Return shards of 5,000 images of CIFAR-10 with their classes."""
         return str(self.data / "cifar10" / "cifar10-train-{00000..00004}.tar")
 
     def speech(self) -> str:
-        """2,500 spoken digits; the class is the speaker."""
+        """Return shards of 2,500 spoken digits; the class is the speaker."""
         root = ("--root", self.unpacked(self.data / "fsdd" / "fsdd_flac.tar"))
         return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
 
     def clip_sets(self) -> None:
-        """All sets of pictures and sounds with captions or classes that rows of clip.toml are trained or measured on."""
+        """Pack the image and audio datasets on which rows of clip.toml are trained or evaluated."""
         write_demo_shards(self.shards, ["audio", "sounds-train", "sounds-val", "sounds-test"])
         self.nli()
         self.nli_sentences()
@@ -134,7 +141,7 @@ class Offline:
         self.pack("images", classes, "cifar10-test", "--split", "test")
 
     def emoji(self) -> None:
-        """Pictures with their English name, in an order that names decide: 200 of test, 100 of validation."""
+        """Pack emojis with their English names, split by a hash of the file name: 200 for test, 100 for validation."""
         names = {row["file"]: row["names"]["en"] for _, row in read_json(self.data / "emoji" / "emoji_names.jsonl")}
         order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
         root = self.unpacked(self.data / "emoji" / "noto_emoji_64px.tar")
@@ -148,32 +155,59 @@ class Offline:
         """Return a folder next to the shards with the files of a tar."""
         folder = self.shards / archive.stem
         if not folder.exists():
-            partial = folder.with_suffix(".partial")  # of an interrupted run too
+            partial = folder.with_suffix(".partial")  # may exist after an interruption
             shutil.rmtree(partial, ignore_errors=True)
             shutil.unpack_archive(archive, partial, filter="data")
             partial.rename(folder)
         return str(folder)
 
     def lines(self, sentences: Sequence[str], name: str) -> str:
-        """The folder of shards with each distinct sentence, in its order."""
+        """Return shards of the distinct sentences, in their order.
+
+        Args:
+            sentences: Sentences to pack.
+            name: Name of the folder of shards.
+        """
         self.shards.mkdir(parents=True, exist_ok=True)
         source = self.shards / f"{name}.txt"
         source.write_text("\n".join(dict.fromkeys(sentences)) + "\n", encoding="utf-8")
         return self.pack("text", source, name)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
-        """The folder of shards with a row a sample."""
+        """Return shards with one sample per row.
+
+        Args:
+            columns: Names of the columns.
+            rows: Rows to pack.
+            name: Name of the folder of shards.
+        """
         return self.pack("table", self.write(columns, rows, name), name, "--columns", *columns)
 
     def write(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Path:
-        """A TSV beside the shards, for `pack`."""
+        """Write a TSV next to the shards, for `pack`.
+
+        Args:
+            columns: Names of the columns.
+            rows: Rows to write.
+            name: Name of the file, without extension.
+        """
         self.shards.mkdir(parents=True, exist_ok=True)
         source = self.shards / f"{name}.tsv"
         source.write_text("".join("\t".join(row) + "\n" for row in [columns, *rows]), encoding="utf-8")
         return source
 
     def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
-        """The folder of shards of `source`, packed by ``pipelines/pack.py KIND`` where it is not there yet."""
+        """Return the folder of shards of a source; it is packed once by ``pipelines/pack.py KIND``.
+
+        Args:
+            kind: Kind of data, as in ``pack.py``.
+            source: File or folder to pack.
+            name: Name of the folder of shards.
+            *options: Further arguments of ``pack.py``.
+
+        Raises:
+            DataError: If the source cannot be packed.
+        """
         out = self.shards / name
         if not (out / "dataset.json").exists():
             with contextlib.redirect_stdout(sys.stderr):
@@ -181,9 +215,3 @@ class Offline:
             if status:
                 raise DataError(f"{source} could not be packed, see above")
         return str(out)
-
-    @staticmethod
-    def rows(file: Path) -> list[dict[str, str]]:
-        """The rows of a TSV, perhaps .gz, without quoting."""
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        return list(csv.DictReader(content.decode().splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))

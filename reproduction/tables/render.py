@@ -1,4 +1,4 @@
-"""A table with its numbers: ours, the paper's, their difference, and p against the row that others are compared with."""
+"""Render a table: our numbers, the published numbers, their difference, and p values against a reference row."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from multicse.reproduction.tables.table import Row, Table, Values
 
 AVERAGE = "Avg"
 LEVEL = 0.05
-"""Below it a corrected p tells two rows apart."""
+"""Significance level of corrected p values."""
 
 
 def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
-    """Up to four lines a row: ours (mean ± sample sd), the paper's, the difference, p of Student's t test over seeds.
+    """Render a table with up to four lines per row: ours (mean ± sd), the paper's, the difference, p of a t-test over seeds.
 
-    columns: those that were measured; the paper's numbers stand below the ones that are also the paper's, or that stand in
-    for these one by one.
+    Args:
+        table: The table.
+        columns: Measured columns. Published numbers are shown for columns of the paper, or for columns that replace them.
+        rows: Rows to show.
+        values: Scores by row and column, one per seed.
+        style: "text" or "markdown".
     """
     means = _with_average(values, columns, table.average)
     shown = [*columns, *([AVERAGE] if table.average and columns else [])]
@@ -51,38 +55,48 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
         reference = means.get(against or "", {})
         if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:
             lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
-    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
-    notes = [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
+    below = notes(rows)
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
         against += " (of the same variant)" if table.reference not in (None, *(row.label for row in rows)) else ""
-        notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
-    body = _grid(lines, style)
-    return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
+        below.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
+    return ("\n\n" if style == "markdown" else "\n").join([*([_grid(lines, style)] if columns else []), *below])
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return a line per reason for which rows cannot be run, with the labels of these rows."""
+    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
+    return [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What five seeds say of a claim."""
+    """Result of testing a claim over seeds."""
 
     says: str
     test: statistics.TTest | None
-    """None: a single run, or runs that do not vary."""
+    """None for a single run or constant runs."""
     p: float
-    """Corrected for the number of claims of its table (Holm)."""
+    """p value, corrected for the number of claims of the table (Holm)."""
 
     @property
     def word(self) -> str:
-        """It holds, does not hold (it is the other way round), or the two cannot be told apart."""
+        """The verdict: confirmed, contradicted (a significant difference in the other direction), or inconclusive."""
         if self.test is None or self.p >= LEVEL:
-            return "not told apart"
-        return "holds" if self.test.difference > 0 else "does not hold"
+            return "inconclusive"
+        return "confirmed" if self.test.difference > 0 else "contradicted"
 
 
 def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
-    """The claims of a table whose rows are there, by Student's t over seeds of the rows' means over the columns.
+    """Test the claims of a table by a t-test over seeds of the mean over columns.
 
-    A row that no seed changes is a number that the other's runs are tested against.
+    A deterministic row is a constant against which the runs of the other row are tested. Claims with a missing row are
+    skipped.
+
+    Args:
+        table: The table.
+        columns: Measured columns.
+        values: Scores by row and column, one per seed.
     """
     means = _with_average(values, columns, len(columns) > 1)
     score = AVERAGE if len(columns) > 1 else columns[0]
@@ -94,7 +108,12 @@ def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict
 
 
 def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
-    """A line a claim: the difference of means, its 95 % interval, p, and what follows."""
+    """Render one line per claim: difference of means, 95 % confidence interval, p value and verdict.
+
+    Args:
+        found: Verdicts of one table.
+        style: "text" or "markdown".
+    """
     lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
     for one in found:
         numbers = ["-"] * 3
@@ -108,11 +127,11 @@ def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
 
 
 def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
-    """The claims of several tables: each one's difference of means with its 95 % interval, one below the other."""
+    """Draw the difference of means of every claim with its 95 % confidence interval."""
     rows = [(table, one) for table, claims in found.items() for one in claims if one.test is not None]
     figure = new_figure(8, 0.8 + 0.28 * len(rows))
     axes = figure.add_subplot()
-    colours = dict(zip(("holds", "not told apart", "does not hold"), (COLOURS[0], "0.6", COLOURS[3]), strict=True))
+    colours = {"confirmed": COLOURS[0], "inconclusive": "0.6", "contradicted": COLOURS[3]}
     for place, (_, one) in enumerate(rows):
         assert one.test is not None
         axes.plot([one.test.low, one.test.high], [place, place], color=colours[one.word])
@@ -129,7 +148,7 @@ def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
 def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:
     try:
         return statistics.student_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
-    except EvaluationError:  # a single run, or runs that do not vary
+    except EvaluationError:  # a single run, or constant runs
         return None
 
 
@@ -141,7 +160,7 @@ def _grid(lines: Sequence[Sequence[str]], style: str) -> str:
 
 
 def _with_average(values: Values, columns: Sequence[str], average: bool) -> Mapping[str, Mapping[str, Sequence[float]]]:
-    """The values and, if asked for, the mean over columns of each run, of numbers rounded to two decimals first."""
+    """Add the mean over columns of each run, of scores rounded to two decimals first, if `average`."""
     if not average:
         return values
     out = {}

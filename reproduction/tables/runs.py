@@ -1,7 +1,7 @@
-"""Run the rows of a table: what a row needs, training it once, measuring it, and the store that remembers both.
+"""Run the rows of a table: check data, train, evaluate, and store the results.
 
-A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
-columns. What is in the store is not done again, so a command that was stopped goes on where it was.
+A row is trained once per recipe identity and seed, for all tables, and evaluated once per set of columns. Stored results are
+reused, so an interrupted command resumes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +34,7 @@ from multicse.pipelines.api import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
-from multicse.reproduction.tables import evidence, pictures, small
+from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
@@ -44,34 +45,40 @@ from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
 SUPERVISED = Training(epochs=3, lr=1e-4)
-"""MoCoUTRL does not say how its supervised DeBERTa was trained."""
+"""Training of MoCoUTRL's supervised DeBERTa, which the paper does not specify."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Where a table is run: as the paper has it, or small."""
+    """Scale of a table, the paper's or small, and its folders."""
 
     out: Path
     data: Path
-    """The folder of evaluation data; at the small scale the one above."""
+    """Folder of evaluation data; at the small scale, of all data sets."""
     mini: bool = False
     workers: int | None = None
-    """Of every run; None: the recipe's."""
+    """Worker processes per run. If None, as in the recipe."""
 
     @property
     def offline(self) -> Offline:
-        """The data at hand and where its shards go."""
+        """Return the local data and the folder of its shards."""
         return Offline(self.data, self.out / "shards")
+
+    def probing(self, table: Table) -> Probing:
+        """Return the settings of classifiers: the table's, or SentEval's prototyping setting at the small scale."""
+        if self.mini and table.protocol in ("test", "released"):
+            return Probing("fast")
+        return Probing(table.protocol, table.hidden)
 
     @property
     def evaluation(self) -> Path:
-        """The folder that tasks read."""
+        """Return the folder that tasks read."""
         return self.data / "senteval" / "downstream" if self.mini else self.data
 
 
 def recipe_of(row: Row) -> Recipe:
-    """The recipe of a trained row as the paper has it. Raises RecipeError for a name or a setting that does not exist."""
+    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown recipe or setting."""
     assert row.recipe is not None
     pipeline, _, name = row.recipe.partition("/")
     recipes = registry.load(pipeline).RECIPES
@@ -81,7 +88,13 @@ def recipe_of(row: Row) -> Recipe:
 
 
 def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
-    """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
+    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does.
+
+    Args:
+        row: The row.
+        paper: Name of the paper.
+        scale: Scale of the run.
+    """
     recipe = recipe_of(row)
     if scale.mini:
         own = evidence.mini if paper == "evidence" else partial(small.row, paper)
@@ -90,7 +103,7 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
     if scale.mini:
-        shared["run.threads"] = 1  # two of them side by side are faster than one with two threads
+        shared["run.threads"] = 1  # two runs at a time are faster than one with two threads
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
         shared |= {"run.num_workers": workers}
@@ -100,7 +113,7 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
-    """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
+    """Return the columns at a scale. At the small scale: the columns with data, unless the table names others."""
     if not scale.mini or is_list(table.rows):
         return table.columns
     if table.mini is not None:
@@ -113,12 +126,22 @@ def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
 
 
 def is_list(rows: Sequence[Row]) -> bool:
-    """Whether rows are neither trained nor measured: settings, say."""
+    """Return whether no row is trained or evaluated, as in a table of settings."""
     return all(row.lacks for row in rows)
 
 
 def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
-    """What the rows need and is not there, each with the way to get it."""
+    """Find missing data, encoders and models.
+
+    Args:
+        table: The table.
+        paper: Name of the paper.
+        scale: Scale of the runs.
+        rows: Rows to run.
+
+    Returns:
+        One message per missing item, with the command that provides it.
+    """
     lacks: dict[str, None] = {}
 
     def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
@@ -129,7 +152,7 @@ def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list
             lacks[str(error) + (f"\n    {command('prepare', 'reproduction')} {made}" if made else "")] = None
 
     if not scale.mini and table.measure is None and not is_list(rows):
-        for task, _ in map(_parted, columns_of(table, scale)):
+        for task, _ in map(_split, columns_of(table, scale)):
             attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
     for row in rows:
         if row.model is not None:
@@ -156,36 +179,52 @@ def _check_encoder(recipe: Recipe) -> None:
 def results(
     table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run each row with each seed, or once if no seed changes it, and return what the store has of them.
+    """Run each row with each seed, deterministic rows once, and return the stored results.
+
+    Args:
+        table: The table.
+        paper: Name of the paper.
+        scale: Scale of the runs.
+        rows: Rows to run.
+        seeds: Seeds of trained rows.
+        say: Function that is called with a line of progress before each run.
 
     Returns:
-        One result per row and seed: label, scores, and what they are measured on.
+        One result per row and seed: label, scores, recipe and provenance.
     """
     asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
     found = []
+    start = time.monotonic()
     for place, (row, seed) in enumerate(work, start=1):
-        say(f"{place} of {len(work)}: {row.label}" + ("" if seed is None else f", seed {seed}"))
+        elapsed = f"{(time.monotonic() - start) / 60:.0f} min"
+        say(f"{place} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
         found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
     return found
 
 
 def is_seeded(row: Row, table: Table) -> bool:
-    """Return whether a seed changes the scores of a row: of its training, its flow, or the classifiers behind it."""
+    """Return whether the scores of a row depend on a seed: of training, of a flow, or of classifiers."""
     if row.recipe or row.supervised:
         return True
     return "+flow" in (row.model or "") or (isinstance(table.seeds, tuple) and trains_probes(table))
 
 
 def trains_probes(table: Table) -> bool:
-    """Return whether columns of a table train something on the vectors, or the encoder itself."""
-    names = [_parted(column)[0] for column in table.columns]
+    """Return whether columns of a table train a classifier on embeddings, or fine-tune the encoder."""
+    names = [_split(column)[0] for column in table.columns]
     kinds = [KINDS.get(name.partition(":")[0]) for name in names if ":" in name]
     return any(kind is not None and kind.trains for kind in kinds) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
-    """The scores of results by row and column, one a seed."""
+    """Collect scores by row and column, one per seed.
+
+    Args:
+        rows: Rows of the table.
+        columns: Columns of the table.
+        results: Results of `results`.
+    """
     values: Values = {row.label: {column: [] for column in columns} for row in rows}
     for result in results:
         for column, score in result["scores"].items():
@@ -219,24 +258,24 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         spec = _model(row.model, paper, scale)
         if row.supervised:
             spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], seed or 0, scale)
-    probing = Probing(table.protocol, table.hidden)
-    asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    probing = scale.probing(table)
+    asked = {"model": spec, **trained, "columns": columns, "protocol": probing.preset, "hidden": probing.hidden}
     if seed is not None and isinstance(table.seeds, tuple) and trains_probes(table):
-        probing = replace(probing, seed=seed)  # the paper names its seeds; otherwise SentEval's own seed
+        probing = replace(probing, seed=seed)  # the paper specifies its seeds; otherwise SentEval's default
         asked["probe_seed"] = seed
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
-    if table.picture is not None:
-        asked["picture"] = table.picture
+    if table.figure is not None:
+        asked["figure"] = table.figure
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
     scores, source = _measured(spec, table, columns, scale, probing, seed or 0)
-    if table.picture is not None:
-        name = re.sub(r"\W+", "-", f"{table.picture} {row.label}")
-        drawn = getattr(pictures, table.picture)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
-        source["picture"] = str(save(drawn, scale.out / "pictures", f"{name}-{key[:6]}")[0])
+    if table.figure is not None:
+        name = re.sub(r"\W+", "-", f"{table.figure} {row.label}")
+        drawn = getattr(model_figures, table.figure)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
+        source["figure"] = str(save(drawn, scale.out / "figures", f"{name}-{key[:6]}")[0])
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
@@ -247,9 +286,14 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
-    """Return the recipes that a table tries for a row, by their folders' names: other learning rates, other loss weights.
+    """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
-    A loss that the recipe does not have (weight 0) is not searched. Weights are not searched at the small scale.
+    The weight of a loss that the recipe does not have (weight 0) is not searched. At the small scale no weight is searched.
+
+    Args:
+        recipe: Recipe of the row.
+        table: The table.
+        scale: Scale of the run.
     """
     given = recipe.flat()
     rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}
@@ -261,7 +305,12 @@ def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recip
 
 
 def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
-    """Run each candidate once with seed 0 and return the one with the best score on its development task."""
+    """Run each candidate once with seed 0 and return the best one on the development task.
+
+    Args:
+        candidates: Recipes by folder name.
+        folder: Folder of the runs.
+    """
     first = next(iter(candidates.values()))
     (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
@@ -274,7 +323,7 @@ def _measured(
 ) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
         return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
-    asked = {column: _parted(column) for column in columns}
+    asked = {column: _split(column) for column in columns}
     names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
     tasks = dict(zip(names, make_tasks(names, scale.evaluation, probing), strict=True))
     sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
@@ -293,7 +342,7 @@ def _measured(
 
 
 def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
-    """Train the model with the labels of a file, behind the classifier of MoCoUTRL's paper, and return its folder."""
+    """Fine-tune the model on the labels of a file with the classifier of MoCoUTRL's paper, and return its folder."""
     folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled} {seed}'.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         model = load_model(spec)
@@ -305,12 +354,12 @@ def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
     return str(folder)
 
 
-def _parted(column: str) -> tuple[str, str]:
-    """Task and metric of ``TASK/METRIC``; the metric of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
+def _split(column: str) -> tuple[str, str]:
+    """Split ``TASK/METRIC``; for ``KIND:PLACE#METRIC`` the separator is a hash, since a place contains slashes."""
     task, _, metric = column.partition("#" if ":" in column else "/")
     return task, metric
 
 
 def _model(spec: str, paper: str, scale: Scale) -> str:
-    """The model of an untrained row at this scale."""
+    """Return the model of an untrained row at a scale."""
     return small.model(paper, spec, scale.offline) if scale.mini else spec

@@ -1,4 +1,4 @@
-"""The small scale: rows by the section ``small`` of a paper's file, and by functions where that cannot say it."""
+"""Recipes of rows at the small scale: by the section ``small`` of a paper's TOML file, or by a function of `OWN`."""
 
 from __future__ import annotations
 
@@ -14,28 +14,42 @@ from multicse.reproduction.tables.table import content, filled
 from multicse.trainers.recipe import Recipe
 
 NLI_SHARE = 27
-"""How many times as many triples the NLI of NonLing-CSE has as the one at hand."""
+"""Number of NLI triples in NonLing-CSE divided by the number of local ones."""
 FEWER, SHORTER, SMALLER = 640, 10, 8
-"""GCLSR's sentences, epochs, and by how much batches are smaller: 100 steps where the paper has 400."""
+"""Sentences and epochs of GCLSR, and the factor by which batches are smaller: 100 steps instead of 400."""
 
 
 CLIPS = {"clotho": 3_839, "audiocaps": 49_838, "musiccaps": 2_858}
-"""Sounds that CLAP's paper trains on, of each of its sets."""
+"""Training clips of CLAP's paper by dataset."""
 
 
 def row(paper: str, recipe: Recipe, offline: Offline) -> Recipe:
-    """The recipe of a row on the small encoder and the data at hand."""
+    """Return the recipe of a row at the small scale.
+
+    Args:
+        paper: Name of the paper.
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
+    """
     own = OWN.get(paper)
     return recipe.changed(changes(paper, recipe, offline)) if own is None else own(recipe, offline)
 
 
 def changes(paper: str, recipe: Recipe, offline: Offline) -> dict[str, Any]:
-    """What the section ``small`` of a paper's file, and ``small.PIPELINE`` of it, change of a recipe at the small scale.
+    """Return the changes of a recipe by the sections ``small`` and ``small.PIPELINE`` of a paper's TOML file.
 
-    Each may have ``set`` and ``unset`` as a row has, ``most``, numbers that settings are cut to, and ``keep``, settings that
-    are the recipe's own where something else is changed; a setting that the recipe does not have is left out. ``{data}``
-    and ``{shards}`` in a text are the folders of data sets and of packed ones, ``{encoder}`` the small encoder and
-    ``{paper}`` the pipeline. ``places``: what stands in for shards and word vectors, see `Offline.stand_in`.
+    Each section may contain ``set`` and ``unset`` (as in rows), ``most`` (upper limits of numbers), ``keep`` (settings that
+    keep the value of the recipe) and ``places`` (replacements of shards and word vectors, see `Offline.stand_in`). Settings
+    that the recipe does not have are skipped. Placeholders are ``{data}`` (folder of datasets), ``{shards}`` (folder of
+    shards), ``{encoder}`` (small encoder) and ``{paper}`` (pipeline).
+
+    Args:
+        paper: Name of the paper.
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
+
+    Returns:
+        Changed settings by dotted path.
     """
     section, given = _section(paper, offline), recipe.flat()
     names = {"data": str(offline.data), "shards": str(offline.shards), "encoder": SMALL_ENCODER, "paper": recipe.paper}
@@ -50,8 +64,16 @@ def changes(paper: str, recipe: Recipe, offline: Offline) -> dict[str, Any]:
 
 
 def model(paper: str, spec: str, offline: Offline) -> str:
-    """The model of an untrained row at the small scale: the small encoder, with all its layers for WK, in the place of a
-    published one, and what stands in for word vectors and for the sentences that are fitted on."""
+    """Return the model of an untrained row at the small scale.
+
+    The small encoder replaces a published model; WK uses all its layers. Word vectors, and sentences to fit on, are replaced
+    by local ones.
+
+    Args:
+        paper: Name of the paper.
+        spec: Model at the paper's scale, as in `evaluate.py --model`.
+        offline: Local data.
+    """
     places = _section(paper, offline).get("places", {})
     how, _, fit = spec.partition(":")
     path = re.split("[@+]", how)[0]
@@ -60,7 +82,7 @@ def model(paper: str, spec: str, offline: Offline) -> str:
 
 
 def _section(paper: str, offline: Offline) -> dict[str, Any]:
-    """The section ``small`` of a paper, once the sets are packed that its columns name: ``needs``, methods of `Offline`."""
+    """Return the section ``small`` of a paper; the datasets of its columns (``needs`` in `Offline`) are packed first."""
     section: dict[str, Any] = content(paper)["small"]
     for name in section.get("needs", ()):
         getattr(offline, name)()
@@ -68,9 +90,13 @@ def _section(paper: str, offline: Offline) -> dict[str, Any]:
 
 
 def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row on the small encoder of 2 layers: 200 steps of 64 sentences and 48 pictures or sounds, chosen on STS-B dev.
+    """Return a row of NonLing-CSE: 200 steps of 64 sentences and 48 images or audio clips, selected on STS-B dev.
 
-    It keeps what rows vary: variant, losses, supervision, noise, language, mix-up and masks.
+    Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks.
+
+    Args:
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
     """
     demo: Recipe = registry.load(recipe.paper).RECIPES["demo"]()
     given, small = recipe.flat(), demo.flat()
@@ -89,14 +115,19 @@ def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
         pairs = offline.data / "stsb_multi" / f"stsb-{select.split(':')[2]}-dev.tsv.gz"
         own["evaluation.select"] = f"pairs:{pairs}"
     if "audio" in recipe.streams:
-        for axis in ("bins", "frames"):  # masks as wide a share
+        for axis in ("bins", "frames"):  # masks keep their relative width
             share = given[f"streams.audio.mask_{axis}"] / given[f"streams.audio.{axis}"]
             own[f"streams.audio.mask_{axis}"] = round(share * small[f"streams.audio.{axis}"])
     return demo.changed(own)
 
 
 def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row with 640 sentences, half the epochs, an eighth of its batch, narrow layers, vectors from 20,000 sentences."""
+    """Return a row of GCLSR: 640 sentences, half the epochs, batches / 8, narrow layers, vectors of 20,000 sentences.
+
+    Args:
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
+    """
     text, optim = recipe.streams["text"], recipe.optim["text"]
     batch = text.batch_size // SMALLER
     own = changes("gclsr", recipe, offline) | {
@@ -108,11 +139,16 @@ def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 def clip(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row with its losses, variant and share of warm-up (of sounds also its rate), on small towers and sets."""
+    """Return a row of CLIP or CLAP with small towers and datasets; losses, variant and relative warm-up are kept.
+
+    Args:
+        recipe: Recipe of the row at the paper's scale.
+        offline: Local data.
+    """
     own = changes("clip", recipe, offline)
     if recipe.paper == "cyclip" and recipe.method.variant == "released":
-        own["method.variant"] = "fixed"  # that code cuts the texts of CLIP's own transformer, and the small encoder is BERT
-    if recipe.paper == "clap":  # the rate and the share of the run that is warm-up stay in proportion
+        own["method.variant"] = "fixed"  # the released code truncates texts of CLIP's transformer; the small encoder is BERT
+    if recipe.paper == "clap":  # the learning rate and the relative warm-up stay in proportion
         clips = {f"shards/{name}-train": number for name, number in CLIPS.items()}
         given: Any = recipe.optim["pairs"]
         steps = recipe.steps(clips[recipe.streams["pairs"].shards])
@@ -123,4 +159,4 @@ def clip(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 OWN: dict[str, Callable[[Recipe, Offline], Recipe]] = {"nonlingcse": nonlingcse, "gclsr": gclsr, "clip": clip}
-"""Papers of which rows take more than their section."""
+"""Functions for papers that need more than their section ``small``."""

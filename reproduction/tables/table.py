@@ -1,6 +1,6 @@
-"""What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
+"""Tables and figures of the papers as data, which `reproduction/reproduce.py` checks, runs and renders.
 
-Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small`` (`small.py`).
+Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small`` (see `small.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from braceexpand import braceexpand
 from multicse.reproduction.tables import measures
 
 Numbers = tuple[float | None, ...]
-"""The paper's numbers of a row, one a column; None where it has none."""
+"""Published numbers of a row, one per column; None if the paper has no number."""
 Values = dict[str, dict[str, list[float]]]
-"""Label of a row -> column -> one value a seed."""
+"""Scores by label of the row and column, one per seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
+"""Function of a model (as in `evaluate.py --model`), the table and the folder of evaluation data that returns a value per
+column."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What is said of two rows, and tested: that the first is better on average over the columns."""
+    """Claim that a row is better than another row on average over the columns."""
 
     says: str
     row: str
@@ -36,83 +37,83 @@ class Claim:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a table: a recipe that is trained, a model that is measured as it is, or neither, and why."""
+    """Row of a table: a recipe to train, an untrained model to evaluate, or the reason why it cannot be run."""
 
     label: str
-    """As the paper prints it; once in a table."""
+    """Name of the row in the paper; unique in a table."""
     recipe: str | None = None
     """``PIPELINE/RECIPE``, for example ``sgbert/bert-base``."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the recipe by their dotted paths."""
     model: str | None = None
-    """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
+    """Model of an untrained row: ``PLACE[@POOLING][+whitening|+flow]``."""
     supervised: bool = False
-    """Whether that model is first trained with the labels of the file that the first column names."""
+    """Fine-tune the model first, on the labels of the file in the first column."""
     paper: Numbers = ()
     reference: str | None = None
-    """Label of the row against which p is computed, where it is not the table's."""
+    """Label of the row that p values compare with. Default: the reference of the table."""
     variants: tuple[str, ...] = ()
-    """Variants of `variants.py` that the row has, of those that its pipeline has. Empty: all."""
+    """Variants of `variants.py` to show. Default: all variants of the pipeline."""
     sd: Numbers = ()
-    """The paper's standard deviations of its numbers, one per column."""
+    """Published standard deviations, one per column."""
     lacks: str | None = None
-    """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
-    not published. Such a row shows the paper's numbers alone."""
+    """Reason why the row cannot be run, ``SHORT: DETAILS``, such as an unpublished model. Such a row shows published numbers
+    only."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table or figure: rows x columns, how they are measured, and how they are drawn."""
+    """Table or figure: its rows and columns, their evaluation and the plot."""
 
     title: str
-    """What it shows, in a line."""
+    """Content of the table, in one line."""
     columns: tuple[str, ...]
-    """``TASK`` or ``TASK/METRIC``, of a task with a place ``KIND:PLACE#METRIC``, as `evaluate.py --tasks` names them;
-    without a metric the task's primary one. Or what `measure` gives."""
+    """Tasks as in `evaluate.py --tasks`: ``TASK``, ``TASK/METRIC``, or ``KIND:PLACE#METRIC``. Without a metric, the primary
+    metric of the task is shown. With `measure`, the keys that it returns."""
     rows: tuple[Row, ...]
     names: tuple[str, ...] = ()
-    """The columns' heads, where their own names do not serve."""
+    """Heads of the columns. Default: derived from `columns`."""
     average: bool = False
-    """A last column with the mean of the others; `Row.paper` holds one more number then."""
+    """Show the mean of the columns in a last column; `Row.paper` then has one more number."""
     reference: str | None = None
-    """Label of the row against which p is computed."""
+    """Label of the row that p values compare with."""
     seeds: int | tuple[int, ...] = 1
-    """Runs a row in the paper, or their seeds."""
+    """Number of runs per row in the paper, or their seeds."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """Of classifiers, as `evaluate.py --protocol`."""
+    """Protocol of classifiers, as in `evaluate.py --protocol`."""
     hidden: int = 0
-    """Width of the classifiers' hidden layer, as `evaluate.py --hidden`."""
+    """Width of the hidden layer of classifiers, as in `evaluate.py --hidden`."""
     measure: Measure | None = None
-    """What gives the columns, where they are no tasks."""
+    """Function that computes the columns if they are not tasks."""
     claims: tuple[Claim, ...] = ()
-    """What is tested, each with an effect, an interval, a p that is corrected for their number, and a verdict."""
+    """Claims to test. Each is reported with an effect, an interval, a p value corrected for their number, and a verdict."""
     rates: tuple[float, ...] = ()
-    """Factors on all learning rates: each is tried once for every trained row, and the best one on the development task is
-    the row's, for all its seeds. None: the recipes' rates."""
+    """Factors on all learning rates. Each factor is tried once per trained row, and the best one on the development task is
+    used for all seeds of the row. Default: the learning rates of the recipes."""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of settings, by their dotted paths: each combination is run once for every trained row, and the best one on the
-    development task is used for all seeds of the row."""
+    """Values of settings by dotted path. Each combination is run once per trained row, and the best one on the development
+    task is used for all seeds of the row."""
     mini: tuple[str, ...] | None = None
-    """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
-    same, without those whose data is not there."""
+    """Columns at the small scale; ``{data}`` is the folder of datasets and ``{shards}`` the folder of their shards. Default:
+    the columns with available data."""
     draw: Literal["curves", "bars", "weights"] | tuple[str, str] | None = None
-    """The figure of a table that is one: a curve for each row over the columns, bars of the first column and the average,
-    words on colours, or rows in the plane of two columns."""
-    picture: Literal["pairs", "augmentations", "circle"] | None = None
-    """The figure of each model: a function of `reproduction/tables/pictures.py`."""
+    """Plot of the table: a curve per row over the columns, bars of the first column and the average, words on a colour
+    scale, or rows in the plane of two columns."""
+    figure: Literal["pairs", "augmentations", "circle"] | None = None
+    """Figure of each model: a function of `reproduction/tables/model_figures.py`."""
     variants: bool = True
-    """Whether rows of the paper's own pipelines are there as printed, as released and repaired; not in figures."""
+    """Show rows of the paper's pipelines as printed, as released and repaired; False in figures."""
     open: str | None = None
-    """What the paper leaves open of it and what is done here, in a line."""
+    """Details that the paper does not specify, and the choice here, in one line."""
 
 
 @cache
 def read_tables(paper: str) -> dict[str, Table]:
-    """The tables of a paper's TOML file, by T1, F2, ...
+    """Return the tables of a paper's TOML file by key (T1, F2, ...).
 
-    A table's keys are the fields of `Table`, and a row's those of `Row`, but for these: ``small`` are the columns at the
-    small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
-    and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
+    Keys are the fields of `Table` and `Row`, with these exceptions: ``small`` of a table are the columns at the small scale,
+    ``lacks`` of a table applies to its rows, ``set`` of a row are changed settings, ``unset`` are settings that become None,
+    and "-" is a number that the paper does not have. Braces in columns are expanded: ``sts{12,13}``.
     """
     found = {key: given for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
     return {key: _table({"variants": not key.startswith("F")} | given) for key, given in found.items()}
@@ -120,12 +121,17 @@ def read_tables(paper: str) -> dict[str, Table]:
 
 @cache
 def content(paper: str) -> dict[str, Any]:
-    """Return what a paper's TOML file contains."""
+    """Return the content of a paper's TOML file."""
     return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8"))
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """With ``{data}`` and its like replaced in all texts by `names`, and tuples for lists."""
+    """Replace placeholders such as ``{data}`` in all texts, and lists by tuples.
+
+    Args:
+        value: Value of a TOML file.
+        names: Replacements by name; other placeholders are unchanged.
+    """
     if isinstance(value, dict):
         return {key: filled(one, names) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The rows of a paper's own method as the text prints them, as the authors' code runs, and repaired."""
+"""Variants of the rows of a paper's method: as printed in the text, as released by the authors, and repaired."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multicse.trainers.engine.checks import check_settings
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a row: the ending of recipes that have a recipe of their own for it, or a constant of the pipeline."""
+    """A variant of rows, defined by a suffix of recipe names or by a constant of the pipeline with settings."""
 
     label: str
     ending: str
@@ -26,14 +26,19 @@ VARIANTS = (
     Variant("as released", "-released", "RELEASED"),
     Variant("repaired", "", ""),
 )
-"""A pipeline without recipes and constant for a variant runs it as its repaired recipes are."""
+"""A pipeline that has neither for a variant uses its repaired recipe."""
 
 
 def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[str]) -> tuple[Row, ...]:
-    """Return the rows with those trained by one of `pipelines` in each variant; variants that are equal share a row.
+    """Expand the rows trained by a paper's own pipelines into variants; equal variants share a row.
 
-    A row is compared with the row of its reference in the same variant. A row with `variants` has only these. A variant that
-    its recipe refuses becomes a row that is not run, with the reason.
+    A row is compared with the same variant of its reference. If a recipe rejects a variant, the row is not run and shows the
+    reason.
+
+    Args:
+        rows: Rows of a table. `Row.variants` restricts the variants of a row.
+        reference: Label of the row for comparison.
+        pipelines: Pipelines of the paper.
     """
     made: list[tuple[Row, dict[str, Row]]] = []
     for row in rows:
@@ -57,7 +62,7 @@ def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[
 
 
 def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
-    """Return the rows of the variants that a row has, labelled; equal ones are one row under several keys."""
+    """Return the labelled rows of a row's variants; equal variants are one row under several keys."""
     module = registry.load(pipeline)
     chosen = [variant for variant in VARIANTS if not row.variants or variant.label in row.variants]
     how: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -83,7 +88,7 @@ def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
 
 
 def _checked(row: Row) -> Row:
-    """Return the row, or the row with the reason why it cannot be run."""
+    """Return the row; if its recipe is invalid, a row that shows the reason instead."""
     pipeline, _, name = (row.recipe or "").partition("/")
     try:
         check_settings(registry.load(pipeline).RECIPES[name]().changed(row.changes))

@@ -1,18 +1,17 @@
-"""Classifiers on frozen vectors, many of them at once, as SentEval trains them (Conneau and Kiela 2018).
+"""Classifiers on frozen embeddings as in SentEval (Conneau and Kiela 2018), trained simultaneously.
 
-Nested 10-fold with four L2 strengths is 400 small models. They differ in the rows they learn from and in their L2 only,
-so all of them are columns of one weight matrix: a step is one matrix product, and a mask says which rows of the
-minibatch a model learns from. A model that stops early leaves the matrix.
+Nested 10-fold cross-validation with four L2 strengths trains 400 small models, which differ only in training rows and L2.
+They are columns of one weight matrix: a step is one matrix product, and a mask selects the rows of the minibatch for each
+model. A model that stops early is removed from the matrix.
 
-Two things differ from the toolkit, and change the numbers by no more than another seed does: all models see the same
-shuffled minibatches, of a size at which a model's expected share is `Protocol.batch` rows (the toolkit draws an order
-for each model, in batches of exactly that size), and the random numbers are another stream. Initial weights are the same
-for all models, as they are in the toolkit, which seeds each classifier alike. Loss (mean over a model's own rows), L2 in
-the gradient (biases included), stopping and choice of L2 are the toolkit's. A third does change them, is the default,
-and can be turned off: see `Protocol.last_fit`.
+Two differences to the toolkit change scores by no more than a different seed: all models share shuffled minibatches in which
+the expected number of rows of a model is `Protocol.batch` (the toolkit draws an order per model, in batches of exactly that
+size), and the random number generator differs. All models start from equal weights, as in the toolkit. Loss (mean over the
+rows of a model), L2 in the gradient (including biases), stopping and selection of L2 are as in the toolkit. A third
+difference, the default, does change scores: see `Protocol.last_fit`.
 
-With a hidden layer (SG-BERT's Table 4) the matrix is not three times as fast as one classifier after the other, so these are
-scikit-learn's, in the same protocol.
+Classifiers with a hidden layer (SG-BERT's Table 4) use scikit-learn with the same protocol, since the matrix would not be
+faster.
 """
 
 from __future__ import annotations
@@ -37,54 +36,55 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {  # to
     "adam": lambda weights: torch.optim.Adam(weights, fused=True),
     "rmsprop": torch.optim.RMSprop,
 }
-LOGITS = 2**21  # of rows that are scored at a time: more leave the cache
+LOGITS = 2**21  # computed at a time; more do not fit in the cache
 _Model = TypeVar("_Model")
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a classifier is trained and its L2 chosen; the defaults are SentEval's setting for published numbers.
-
-    `nhid` hidden units (0 is logistic regression; the hidden layer is Linear-Sigmoid-Linear, always with Adam). Dev accuracy
-    is taken every `epoch_size` epochs; the count of rounds without improvement is never set back, and the fit ends at the
-    round after it has reached `tenacity`, or past `max_epochs`. The best round's weights are kept.
-
-    `last_fit` is how the classifier that is tested, after k-fold has chosen its L2, is trained. "all": on all training
-    rows, for as long as the inner fits of that L2 took on average; this takes an optimizer that is steady at the end, as
-    Adam is here. "held_out", the toolkit's: 5 % of the rows (170 of CR's) are kept out and stop it. An accuracy over so
-    few rows goes up and down by chance, so the best round is often an early one: it costs 0.3 to 0.8 points on MR, CR,
-    SUBJ and MPQA, and several on smaller sets.
-    """
+    """Training of a classifier and selection of its L2; the defaults are SentEval's setting for published numbers."""
 
     kfold: int = 10
     optimizer: str = "adam"
     batch: int = 64
     tenacity: int = 5
+    """Rounds without improvement, counted over the whole fit; the fit ends at the next one, and the best round is kept."""
     epoch_size: int = 4
+    """Epochs per round; dev accuracy is computed after each round."""
     nhid: int = 0
+    """Hidden units (Linear-Sigmoid-Linear, with Adam); 0 is logistic regression."""
     max_epochs: int = 200
     l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2)
     seed: int = 1111
     last_fit: Literal["all", "held_out"] = "all"
+    """Training of the tested classifier after k-fold has selected L2.
+
+    all: on all training rows, for the mean number of epochs of the inner fits with this L2. This needs an optimizer that is
+    stable at the end, such as Adam. held_out, as in the toolkit: early stopping on 5 % of the rows (170 of CR). An accuracy
+    over so few rows fluctuates, so the best round is often an early one, which costs 0.3 to 0.8 points on MR, CR, SUBJ and
+    MPQA, and several points on smaller sets.
+    """
 
     def __post_init__(self) -> None:
         if self.nhid < 0 or (self.nhid and self.optimizer != "adam"):
             raise EvaluationError(
-                f"a hidden layer is of at least 1 unit and trained by Adam, not {self.nhid} and {self.optimizer}"
+                f"nhid={self.nhid} with optimizer={self.optimizer!r} is invalid: use nhid=0, or at least 1 unit with adam"
             )
 
     def replace(self, **changes: Any) -> Protocol:
-        """The same protocol with other values; ``nhid=50`` is that of SG-BERT's Table 4."""
+        """Return the protocol with other values, for example ``nhid=50`` for SG-BERT's Table 4."""
         return dataclasses.replace(self, **changes)
 
 
 class Classifiers(NamedTuple):
-    """M trained classifiers: `predict` takes x (N, d) to classes (N, M); `dev` (M,) is the best accuracy on the rows that
-    stopped each, in 0..1, and `epochs` (M,) how long each was trained."""
+    """M trained classifiers."""
 
     predict: Callable[[np.ndarray], np.ndarray]
+    """Function from features (N, d) to classes (N, M)."""
     dev: np.ndarray
+    """Best accuracy (M,) on the dev rows of each classifier, from 0 to 1."""
     epochs: np.ndarray
+    """Number of epochs (M,) of each classifier."""
 
 
 def fit(
@@ -96,11 +96,16 @@ def fit(
     protocol: Protocol,
     epochs: np.ndarray | None = None,
 ) -> Classifiers:
-    """M classifiers of x (N, d) into y (N,) of 0, 1, ..., all at once.
+    """Train M classifiers simultaneously.
 
-    Model m learns from the rows where `train` (N, M) is true, with strength l2 (M,), and is stopped by its accuracy on
-    the rows where `dev` (N, M) is true; with `epochs` (M,) it is trained for that long and `dev` is not looked at. Rows
-    that no model learns from are in no minibatch.
+    Args:
+        x: Features, (N, d).
+        y: Classes 0, 1, ..., (N,).
+        train: Training rows of each classifier, (N, M) booleans. Rows of no classifier are in no minibatch.
+        dev: Dev rows for early stopping of each classifier, (N, M) booleans.
+        l2: L2 strengths, (M,).
+        protocol: Protocol of training.
+        epochs: Numbers of epochs, (M,), without early stopping. If None, `dev` stops each classifier.
     """
     if protocol.nhid:
         return _fit_hidden(x, y, train, dev, l2, protocol, epochs)
@@ -121,7 +126,7 @@ def fit(
 
 
 class _Fit:
-    """Models in training; the weights (d + 1, C, M), masks and optimizer state of those that stopped are dropped."""
+    """Models in training; weights (d + 1, C, M), masks and optimizer states of stopped models are dropped."""
 
     def __init__(
         self, x: Tensor, y: Tensor, train: Tensor, dev: Tensor, l2: Tensor, classes: int, protocol: Protocol
@@ -129,16 +134,22 @@ class _Fit:
         self.x, self.y, self.train, self.dev, self.l2, self.protocol = x, y, train, dev, l2, protocol
         self.onehot = torch.eye(classes)
         self.random = torch.Generator().manual_seed(protocol.seed)
-        bound = 1 / math.sqrt(x.shape[1] - 1)  # what nn.Linear begins with, bias included, for all models the same
+        bound = 1 / math.sqrt(x.shape[1] - 1)  # initialisation of nn.Linear, equal for all models
         weight = torch.empty(x.shape[1], classes).uniform_(-bound, bound, generator=self.random)
         self.weight = weight[:, :, None].repeat(1, 1, len(l2))
         self.optimizer = OPTIMIZERS[protocol.optimizer]([self.weight])
 
     @torch.no_grad()
     def run(self, rows: Tensor, size: int, lengths: Tensor | None = None) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        """Train on minibatches of `size` of `rows` until every model has stopped, or for `lengths` (M,) epochs.
+        """Train until every model has stopped.
 
-        Returns weights (d + 1, C, M) with the bias last, dev accuracies (M,) and epochs (M,).
+        Args:
+            rows: Indices of the training rows of any model.
+            size: Size of a minibatch.
+            lengths: Numbers of epochs, (M,). If None, dev accuracy stops each model.
+
+        Returns:
+            Weights (d + 1, C, M) with the bias last, dev accuracies (M,) and epochs (M,).
         """
         protocol, count = self.protocol, len(self.l2)
         best = self.weight.clone()
@@ -163,17 +174,17 @@ class _Fit:
         return best, (correct / dev_rows).numpy(), epochs.numpy()
 
     def _step(self, batch: Tensor) -> None:
-        """One step of the optimizer on rows `batch` (B,), the gradient in closed form."""
+        """Update the weights on the rows `batch` (B,), with the gradient in closed form."""
         x = self.x[batch]
         share = self.train[batch].float()
-        share /= share.sum(0).clamp(min=1)  # the mean over a model's own rows; none at all in a last, small batch
+        share /= share.sum(0).clamp(min=1)  # mean over the rows of a model; a small last batch may have none
         logits = _logits(self.weight, x)
         error = logits.softmax(1).sub_(self.onehot[self.y[batch]][:, :, None]).mul_(share[:, None])  # (B, C, M)
         self.weight.grad = (x.T @ error.flatten(1)).view_as(self.weight).addcmul_(self.weight, self.l2)
         self.optimizer.step()
 
     def _correct(self) -> Tensor:
-        """How many of its dev rows each model gets right (M,)."""
+        """Return the number of correct dev rows of each model (M,)."""
         rows = self.dev.any(1).nonzero().flatten()
         counts = torch.zeros(self.dev.shape[1], dtype=torch.long)
         for block in rows.split(max(1, LOGITS // self.weight[0].numel())):
@@ -182,7 +193,7 @@ class _Fit:
         return counts
 
     def _keep(self, models: Tensor) -> None:
-        """Go on with some of the models only."""
+        """Drop all models except `models`, (M,) booleans."""
         self.train, self.dev, self.l2 = self.train[:, models], self.dev[:, models], self.l2[models]
         old, self.weight = self.weight, self.weight[..., models].contiguous()
         state = self.optimizer.state.pop(old)
@@ -193,7 +204,7 @@ class _Fit:
 
 
 def _logits(weight: Tensor, x: Tensor) -> Tensor:
-    """(B, C, M) of x (B, d + 1) under weights (d + 1, C, M)."""
+    """Return logits (B, C, M) of x (B, d + 1) with weights (d + 1, C, M)."""
     return (x @ weight.flatten(1)).view(len(x), *weight.shape[1:])
 
 
@@ -211,12 +222,12 @@ def _fit_hidden(
     protocol: Protocol,
     epochs: np.ndarray | None,
 ) -> Classifiers:
-    """`fit` with a hidden layer: scikit-learn's, one after the other, as each has an order of its own."""
+    """Train classifiers with a hidden layer one after the other, with scikit-learn; arguments as `fit`."""
     from threadpoolctl import threadpool_limits
 
     lengths = [None] * len(l2) if epochs is None else epochs.tolist()
     jobs = zip(train.T, dev.T, l2.tolist(), lengths, strict=True)
-    with threadpool_limits(1):  # more threads cost more than such small products take
+    with threadpool_limits(1):  # threads slow down products this small
         models, scores, trained = zip(*(_train_hidden(x, y, *job, protocol) for job in jobs), strict=True)
     return Classifiers(lambda x: np.stack([m.predict(x) for m in models], 1), np.asarray(scores), np.asarray(trained))
 
@@ -224,10 +235,10 @@ def _fit_hidden(
 def _train_hidden(
     x: np.ndarray, y: np.ndarray, train: np.ndarray, dev: np.ndarray, l2: float, length: int | None, protocol: Protocol
 ) -> tuple[MLPClassifier, float, int]:
-    """The model, its accuracy on the dev rows, and its epochs; with `length` the last round, else the best."""
+    """Return the model of the best round, or after `length` epochs, with its dev accuracy and number of epochs."""
     from sklearn.neural_network import MLPClassifier
 
-    # its penalty is divided by the rows of a minibatch
+    # scikit-learn divides the penalty by the size of the minibatch
     settings = {"activation": "logistic", "alpha": l2 * protocol.batch, "batch_size": protocol.batch}
     model = MLPClassifier((protocol.nhid,), random_state=protocol.seed, **settings)
 
@@ -245,9 +256,16 @@ def _train_hidden(
 def best_round(
     model: _Model, epoch: Callable[[], None], dev: Callable[[], float], protocol: Protocol
 ) -> tuple[_Model, float, int]:
-    """Train `model` by calls of `epoch`, and look at `dev` after every round of them, until the protocol says stop.
+    """Train a model with early stopping.
 
-    Returns the model of the best round, its score on dev, and how many epochs were run.
+    Args:
+        model: Model that `epoch` trains.
+        epoch: Function that trains for one epoch.
+        dev: Function that returns the dev score, called after every round.
+        protocol: Length of rounds and limits.
+
+    Returns:
+        Model of the best round, its dev score, and the number of epochs.
     """
     best, score, misses, epochs = model, -math.inf, 0, 0
     while epochs <= protocol.max_epochs:

@@ -1,4 +1,4 @@
-"""Classification of texts or pairs by training the encoder itself, end to end; the trained copy is thrown away."""
+"""Classification of texts or pairs by fine-tuning a copy of the encoder, which is discarded afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """AdamW with a linear warm-up over a share of the steps and a linear decay to 0, or none (`schedule` constant)."""
+    """Settings of fine-tuning with AdamW, linear warm-up over a fraction of the steps, and linear decay to 0.
+
+    With `schedule` "constant", the learning rate does not decay.
+    """
 
     epochs: int = 3
     lr: float = 2e-5
@@ -31,11 +34,11 @@ class Training:
     warmup: float = 0.1
     schedule: str = "linear"
     clip: float = 1.0
-    """Largest norm of the gradient; 0: not clipped."""
+    """Maximum norm of the gradient; 0 disables clipping."""
     max_length: int | None = None
-    """Tokens that are kept of a text; None: as many as the encoder takes."""
+    """Maximum number of tokens per text. If None, the limit of the encoder."""
     accumulate: bool = False
-    """Never set gradients to zero, so that they add up over all steps (MoCoUTRL's released script)."""
+    """Never zero gradients, so that they accumulate over all steps, as in MoCoUTRL's released script."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -43,15 +46,20 @@ class Training:
             if getattr(self, name) <= 0:
                 raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
         if self.schedule not in ("linear", "constant"):
-            raise EvaluationError(f"fine-tuning: schedule is {self.schedule!r}; it is linear or constant")
+            raise EvaluationError(f"fine-tuning: schedule is {self.schedule!r}; it must be linear or constant")
 
 
 class FinetuneTask(LabelledTask):
-    """The metrics of `classification.score`, in points, of a copy of the encoder trained on the train part.
+    """Classification by fine-tuning a copy of a `FolderEncoder`, with the metrics of `classification.score` in points.
 
-    The head sits on the sentence vector, of a pair on that of both sentences in one sequence, as BERT has it. The epoch
-    that is best on dev is tested, once. The encoder that is given stays as it is. It must be a `FolderEncoder`: anything
-    else has no weights to train, and is refused.
+    The head is applied to the sentence embedding; the sentences of a pair form one sequence, as in BERT. The best epoch on
+    dev is tested once.
+
+    Args:
+        name: Name of the task.
+        data: Training, dev and test set.
+        training: Settings of training. Default: `Training()`.
+        head: Key of `probe.MODULES`.
     """
 
     def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
@@ -61,26 +69,30 @@ class FinetuneTask(LabelledTask):
         self.head = head
 
     def sentences(self) -> list[str]:
-        """None: the vectors change while the encoder is trained."""
+        """Return no sentences, since embeddings change during training."""
         return []
 
     def score(self, encoder: Encoder) -> Score:
-        """The metrics; in the details the counts, classes, confusion, settings and the dev accuracy by epoch."""
+        """Return the metrics, and counts, classes, confusion matrix, settings and dev accuracy by epoch as details."""
         while isinstance(encoder, Encoded):
             encoder = encoder.encoder
         if not isinstance(encoder, FolderEncoder):
             raise EvaluationError(
-                f"task {self.name}: fine-tuning needs the weights of a model folder (load_encoder); "
-                f"{type(encoder).__name__} gives vectors only. The frozen classification task takes any encoder"
+                f"task {self.name}: fine-tuning needs the weights of a model folder (load_encoder), but "
+                f"{type(encoder).__name__} has none. Use the task classify, which supports any encoder"
             )
         if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
-            raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
+            raise EvaluationError(f"task {self.name}: the tokenizer of {encoder.path} does not support sentence pairs")
         _, predicted, dev = self.train(encoder)
         details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
         return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
 
     def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
-        """The trained copy without its head; the classes (N,) it predicts for the test part; dev accuracy by epoch."""
+        """Train a copy of the encoder.
+
+        Returns:
+            Trained copy without the head, predicted classes (N,) of the test set, and dev accuracy by epoch.
+        """
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)
@@ -89,7 +101,7 @@ class FinetuneTask(LabelledTask):
 
 
 class _Run:
-    """One training; the model is a copy of the encoder's."""
+    """Fine-tuning of a copy of the encoder's model."""
 
     def __init__(self, encoder: FolderEncoder, data: Labelled, training: Training, head: str) -> None:
         self.device, self.data, self.training = encoder.device, data, training
@@ -108,7 +120,7 @@ class _Run:
         )
 
     def run(self) -> tuple[np.ndarray, list[float]]:
-        """Classes (N,) predicted for the test part by the best epoch, and dev accuracy by epoch."""
+        """Return the predicted classes (N,) of the test set by the best epoch, and dev accuracy by epoch."""
         dev: list[float] = []
         kept: dict[str, Tensor] = {}
         for epoch in range(self.training.epochs):
@@ -128,7 +140,7 @@ class _Run:
         for batch in order.split(self.training.batch):
             loss = nn.functional.cross_entropy(self._logits("train", batch), labels[batch].to(self.device))
             if not torch.isfinite(loss):
-                raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a lower lr")
+                raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a smaller lr")
             if not self.training.accumulate:
                 self.optimizer.zero_grad()
             loss.backward()

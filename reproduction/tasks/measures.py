@@ -1,4 +1,4 @@
-"""Measures that only a paper has: distances of classes (MoCoUTRL, Figure 2), and mAP@10 as LAION-CLAP's code counts."""
+"""Measures of single papers: distances of classes (MoCoUTRL, Figure 2), and mAP@10 of LAION-CLAP's code."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from multicse.evaluation.tasks.retrieval import Found, RetrievalTask, place_in_g
 
 
 def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> tuple[float, float]:
-    """Mean ||x_i - x_j|| over pairs i<j of x (N, d) with the same of labels (N,), and over pairs with different ones.
+    """Return the mean distance of pairs within classes, and of pairs from different classes.
 
-    Every pair counts once, so large classes weigh more. Raises EvaluationError for one class only, or when every class
-    has one member.
+    Every pair counts once, so large classes have a higher weight.
+
+    Args:
+        x: Embeddings, (N, d); they are normalised to unit length.
+        labels: Classes, (N,).
+
+    Raises:
+        EvaluationError: If there is only one class, or every class has only one member.
     """
     numbers = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
     sizes = numbers.bincount()
     if len(numbers) != len(x) or len(sizes) < 2 or sizes.max() < 2:
         raise EvaluationError(
             f"{len(x)} vectors with {len(numbers)} labels of {len(sizes)} classes, the largest of {int(sizes.max())}: "
-            "distances within and between classes need two classes, and two members of one of them"
+            "distances within and between classes need at least two classes, and two members of one class"
         )
     totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, dtype=torch.double)  # within, all
     for rows, columns, cosines in cosine_blocks(unit := on_sphere(x).double(), unit):
@@ -45,8 +51,13 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> tuple[
 class ClassGeometryTask:
     """Distances within and between classes of labelled texts.
 
-    ``intra_class_distance`` (lower: classes are tighter), ``inter_class_distance``, ``distance_ratio``, the first divided
-    by the second, and `anisotropy`. Not in points.
+    Metrics: ``intra_class_distance`` (lower for denser classes), ``inter_class_distance``, ``distance_ratio`` (the first
+    divided by the second), and `anisotropy`. They are not in points.
+
+    Args:
+        name: Name of the task.
+        texts: N texts.
+        labels: N class names.
     """
 
     primary = "distance_ratio"
@@ -57,15 +68,15 @@ class ClassGeometryTask:
 
     @property
     def hash(self) -> str:
-        """sha256 of the texts and labels."""
+        """Return the SHA-256 of the texts and labels."""
         return hashlib.sha256(repr(list(zip(self.texts, self.labels, strict=True))).encode()).hexdigest()
 
     def sentences(self) -> list[str]:
-        """Distinct texts."""
+        """Return the distinct texts."""
         return list(dict.fromkeys(self.texts))
 
     def score(self, encoder: Encoder) -> Score:
-        """The numbers above, and counts."""
+        """Return the metrics, and counts as details."""
         (vectors,) = look_up(encoder, self.texts)
         try:
             intra, inter = class_distances(vectors, self.labels)
@@ -80,11 +91,15 @@ class ClassGeometryTask:
 
 
 def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:
-    """mAP@10 of items in points as LAION's code computes it, from ranks and owners (T,) in the set's order of captions.
+    """Compute mAP@10 of items in points like LAION's code, only to compare with that code.
 
-    The ranks of an item's captions are not sorted: the r-th caption, of those with a rank of at most 10, counts r / rank,
-    whether or not r - 1 of them come before it. It is never below `map_at_10`, and equals it where the captions stand in the
-    order of their ranks; a perfect model scores 137 on average. Only to compare with that code.
+    The ranks of an item's captions are not sorted: the r-th caption among those with a rank of at most 10 counts r / rank,
+    even if fewer than r - 1 of them have a lower rank. The value is never below `map_at_10`, and equal if the captions are
+    in the order of their ranks; a perfect model scores 137 on average.
+
+    Args:
+        ranks: Ranks of the captions in the order of the dataset, (T,), from 1.
+        owners: Items of the captions, (T,).
     """
     found = np.flatnonzero(ranks <= 10)
     gain = np.bincount(owners[found], place_in_group(owners[found], found) / ranks[found], minlength=owners.max() + 1)
@@ -92,10 +107,9 @@ def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:
 
 
 class ReleasedRetrievalTask(RetrievalTask):
-    """Retrieval whose mAP@10 from item to text is `map_at_10_released`: to compare with LAION-CLAP's code, and to choose
-    checkpoints as it does."""
+    """Retrieval with `map_at_10_released` from item to text, for comparison and checkpoint selection as in LAION-CLAP."""
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
-        """Recall and mAP, of the ranks from item to text and back."""
+        """Return recall and mAP in both directions."""
         own = {f"{self.ways[0]}_map10": map_at_10_released(there.ranks, there.queries)}
         return self.with_means(super().metrics(there, back) | own)

@@ -1,4 +1,4 @@
-"""SentEval's protocols, which choose the strength of a classifier's L2, and the heads of `classify:` and `finetune:`."""
+"""SentEval's protocols for selecting the L2 of classifiers, and the heads of `classify:` and `finetune:`."""
 
 from __future__ import annotations
 
@@ -15,47 +15,52 @@ from multicse.evaluation.task import Probing
 from multicse.evaluation.tasks.classification import Fitted, Parts, accuracy
 from multicse.reproduction.tasks.classifiers import OPTIMIZERS, Classifiers, Protocol, best_round, fit
 
-OUTER_SEED = 1111  # of the folds that are tested on; SentEval fixes it whatever the classifier's seed is
-HELD_OUT = 0.05  # of the training rows, for stopping the last fit
+OUTER_SEED = 1111  # seed of the outer folds; SentEval fixes it, independent of the seed of the classifier
+HELD_OUT = 0.05  # fraction of the training rows for early stopping of the last fit
 
 TEST = Protocol()
-RELEASED = Protocol(last_fit="held_out")  # to the letter what SentEval does
-# SentEval's prototyping setting. On features with a large common offset RMSprop at its rate of .01 swings from epoch to
-# epoch: after a fixed number of them MRPC gave 57 to 72 by the seed, its majority class 66. Rows kept out must stop it.
+RELEASED = Protocol(last_fit="held_out")  # exactly as in SentEval
+# SentEval's prototyping setting. On features with a large common offset, RMSprop with its learning rate of .01 oscillates:
+# after a fixed number of epochs MRPC scored 57 to 72 depending on the seed (majority class: 66). Held-out rows must stop it.
 FAST = RELEASED.replace(kfold=5, optimizer="rmsprop", batch=128, tenacity=3, epoch_size=2)
-TWO_FOLD = RELEASED.replace(kfold=2, epoch_size=10)  # what GCLSR's code sets
+TWO_FOLD = RELEASED.replace(kfold=2, epoch_size=10)  # settings of GCLSR's code
 PRESETS = {"test": TEST, "released": RELEASED, "fast": FAST, "two-fold": TWO_FOLD}
 
 
 def protocol_of(probing: Probing) -> Protocol:
-    """The classifiers' protocol of a preset, a hidden layer and a seed."""
+    """Return the protocol of the settings of a classifier."""
     return PRESETS[probing.preset].replace(nhid=probing.hidden, seed=probing.seed)
 
 
 class Result(NamedTuple):
-    """Accuracy in points on what was never trained on, and how it came about.
-
-    `dev` is the accuracy at which the L2 was chosen; `l2` and `folds` (strength and accuracy) are those of every outer
-    fold, or of the one split; `predicted` are the classes of the test rows (of all rows, in nested k-fold).
-    """
+    """Test accuracy in points, with details of the selection."""
 
     accuracy: float
     dev: float
+    """Dev accuracy in points that selected the L2."""
     l2: list[float]
+    """Selected L2 per outer fold; one value without outer folds."""
     folds: list[float]
+    """Accuracy in points per outer fold; one value without outer folds."""
     epochs: list[int]
     predicted: np.ndarray
+    """Predicted classes of the test rows; of all rows in nested k-fold."""
 
     def details(self) -> dict[str, Any]:
-        """What a report shows beside the accuracy."""
+        """Return the details that reports show in addition to the accuracy."""
         return {"dev_accuracy": self.dev, "l2": self.l2, "folds": self.folds, "epochs": self.epochs}
 
 
 def run(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """SentEval's protocol for the parts there are, with features x (N, d) and classes y (N,) of 0, 1, ... by part.
+    """Run SentEval's protocol for the given splits.
 
-    "all": nested k-fold. "train" and "test": the L2 by k-fold on train. "train", "dev" and "test": the L2, and when to
-    stop, by dev.
+    With the split "all": nested k-fold. With "train" and "test": k-fold on train selects the L2. With "train", "dev" and
+    "test": dev selects the L2 and stops training.
+
+    Args:
+        x: Features (N, d) by split.
+        y: Classes 0, 1, ... (N,) by split.
+        protocol: Protocol of training.
     """
     if "all" in x:
         return nested(x["all"], y["all"], protocol)
@@ -65,7 +70,13 @@ def run(x: Parts, y: Parts, protocol: Protocol) -> Result:
 
 
 def nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
-    """Outer folds are tested on; inner folds, of the other rows, choose the L2 (SentEval's InnerKFoldClassifier)."""
+    """Test on outer folds; inner folds of the other rows select the L2 (SentEval's InnerKFoldClassifier).
+
+    Args:
+        x: Features, (N, d).
+        y: Classes, (N,).
+        protocol: Protocol of training.
+    """
     outer = list(folds(y, protocol.kfold, OUTER_SEED))
     inner = [(rest[a], rest[b]) for rest, _ in outer for a, b in folds(y[rest], protocol.kfold, OUTER_SEED)]
     choice = _choose(x, y, inner, len(outer), protocol)
@@ -78,7 +89,13 @@ def nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
 
 
 def kfold(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """k-fold on train chooses the L2, a last fit on train is tested (SentEval's KFoldClassifier)."""
+    """Select the L2 by k-fold on train, then fit on train and test (SentEval's KFoldClassifier).
+
+    Args:
+        x: Features (N, d) by split.
+        y: Classes (N,) by split.
+        protocol: Protocol of training.
+    """
     learned, labels = x["train"], y["train"]
     choice = _choose(learned, labels, list(folds(labels, protocol.kfold, protocol.seed)), 1, protocol)
     final = _last_fit(learned, labels, [np.arange(len(labels))], choice, protocol)
@@ -87,7 +104,13 @@ def kfold(x: Parts, y: Parts, protocol: Protocol) -> Result:
 
 
 def split(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """One fit per L2 on train, the best on dev is tested (SentEval's SplitClassifier, which fits that one again)."""
+    """Fit once per L2 on train and test the best one on dev (SentEval's SplitClassifier, which fits it again).
+
+    Args:
+        x: Features (N, d) by split.
+        y: Classes (N,) by split.
+        protocol: Protocol of training.
+    """
     both, labels = np.concatenate([x["train"], x["dev"]]), np.concatenate([y["train"], y["dev"]])
     learned = len(y["train"])
     pair = (np.arange(learned), np.arange(learned, len(labels)))
@@ -101,21 +124,37 @@ def split(x: Parts, y: Parts, protocol: Protocol) -> Result:
 
 
 def folds(y: np.ndarray, k: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Stratified k-fold: rows to learn from, rows left out."""
+    """Yield training and test rows of stratified k-fold cross-validation.
+
+    Args:
+        y: Classes, (N,).
+        k: Number of folds.
+        seed: Seed of the shuffle.
+    """
     from sklearn.model_selection import StratifiedKFold
 
     return StratifiedKFold(k, shuffle=True, random_state=seed).split(np.zeros(len(y)), y)
 
 
 def hold_out(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to learn from, and the 5 % that stop the last fit, drawn as the toolkit draws them."""
+    """Split rows into training rows and the 5 % for early stopping of the last fit, as in the toolkit.
+
+    Args:
+        rows: Indices, (N,).
+        seed: Seed of the split.
+    """
     order = np.random.RandomState(seed).permutation(len(rows))
     count = int(HELD_OUT * len(rows))
     return rows[order[count:]], rows[order[:count]]
 
 
 def fewest_rows(protocol: Protocol, nesting: int) -> int:
-    """How many rows of a class `nesting` levels of k-fold need so that every fold has one (0 levels: 1 row)."""
+    """Return the minimum number of rows per class so that every fold contains the class.
+
+    Args:
+        protocol: Protocol with the number of folds.
+        nesting: Levels of k-fold; 0 needs 1 row.
+    """
     least = 1
     for _ in range(nesting):
         least = max(protocol.kfold, math.ceil(least * protocol.kfold / (protocol.kfold - 1)))
@@ -123,7 +162,7 @@ def fewest_rows(protocol: Protocol, nesting: int) -> int:
 
 
 class _Choice(NamedTuple):
-    """Of each group of inner folds: dev accuracy in points, the L2 that reached it, mean epochs of its fits."""
+    """Dev accuracy in points, the L2 that reached it and the mean epochs of its fits, per group of inner folds."""
 
     dev: list[float]
     l2: list[float]
@@ -133,7 +172,7 @@ class _Choice(NamedTuple):
 def _choose(
     x: np.ndarray, y: np.ndarray, pairs: Sequence[tuple[np.ndarray, np.ndarray]], groups: int, protocol: Protocol
 ) -> _Choice:
-    """The L2 best on average in each of `groups` equal runs of (train, dev) `pairs`."""
+    """Select the best L2 on average for each of `groups` equally long sequences of (train, dev) `pairs`."""
     strengths = np.asarray(protocol.l2)
     train, dev = (np.repeat(mask, len(strengths), axis=1) for mask in _masks(pairs, len(y)))
     fitted = fit(x, y, train, dev, np.tile(strengths, len(pairs)), protocol)
@@ -144,7 +183,7 @@ def _choose(
 
 
 def _last_fit(x: np.ndarray, y: np.ndarray, rows: list[np.ndarray], choice: _Choice, protocol: Protocol) -> Classifiers:
-    """The classifiers to be tested, one for each group of training `rows`."""
+    """Train the classifiers to test, one per group of training `rows`."""
     strengths = np.asarray(choice.l2)
     if protocol.last_fit == "held_out":
         return fit(x, y, *_masks([hold_out(group, protocol.seed) for group in rows], len(y)), strengths, protocol)
@@ -158,12 +197,12 @@ def _result(choice: _Choice, scores: list[float], final: Classifiers, predicted:
 
 
 def _points(share: np.ndarray) -> np.ndarray:
-    """In points with two decimals, in which the toolkit compares strengths; the first of equals, the weakest, wins."""
+    """Round to points with two decimals, as the toolkit does before it compares strengths; ties go to the weakest."""
     return np.round(100 * share.astype(np.float64), 2)
 
 
 def _masks(pairs: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, len(pairs)) of train and of dev."""
+    """Return the masks (rows, len(pairs)) of train and of dev."""
     train, dev = np.zeros((rows, len(pairs)), dtype=bool), np.zeros((rows, len(pairs)), dtype=bool)
     for column, (learn, stop) in enumerate(pairs):
         train[learn, column] = True
@@ -175,23 +214,34 @@ def _masks(pairs: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> tuple[n
 
 
 def three_layers(width: int, classes: int) -> nn.Module:
-    """MoCoUTRL's classifier, 768-3072-768-C with GELU for vectors of 768."""
+    """Return MoCoUTRL's classifier with GELU: 768-3072-768-C for embeddings of 768 dimensions.
+
+    Args:
+        width: Dimension of the embeddings.
+        classes: Number of classes C.
+    """
     return nn.Sequential(
         nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, classes)
     )
 
 
 MODULES: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "three-layers": three_layers}
-"""Heads that are trained with an encoder."""
+"""Heads for fine-tuning an encoder."""
 
 
 def senteval(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """Logistic regression, or one hidden layer, by SentEval's protocol: dev chooses the L2 and when to stop."""
+    """Fit a logistic regression, or one hidden layer, by SentEval's protocol: dev selects the L2 and stops training.
+
+    Args:
+        x: Features (N, d) by split.
+        y: Classes (N,) by split.
+        probing: Settings of the classifier.
+    """
     return _fitted(split, x, y, probing)
 
 
 def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """MoCoUTRL's classifier on frozen vectors, trained by the same loop without L2."""
+    """Fit MoCoUTRL's classifier on frozen embeddings, without L2; arguments as `senteval`."""
     return _fitted(fit_head, x, y, probing)
 
 
@@ -202,7 +252,13 @@ def _fitted(fit: Callable[[Parts, Parts, Protocol], Result], x: Parts, y: Parts,
 
 
 def fit_head(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """MoCoUTRL's head on features x (N, d) of train, dev and test: Adam, no L2, the best round by dev accuracy."""
+    """Fit MoCoUTRL's head with Adam and without L2, and test the best round by dev accuracy.
+
+    Args:
+        x: Features (N, d) of train, dev and test.
+        y: Classes (N,) of train, dev and test.
+        protocol: Protocol of training.
+    """
     inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
     labels = torch.from_numpy(y["train"])
     order = torch.Generator().manual_seed(protocol.seed)

@@ -1,7 +1,7 @@
-"""SentEval's trained mode for rated pairs: a model on pair features, fitted to the training ratings.
+"""SentEval's regression for rated pairs: a model on pair features, fitted to training ratings.
 
-This is what "STS-B" and "SICK-R" mean in the original SentEval: not the cosine's correlation (which is what SimCSE and
-its followers report under the same names), but Pearson of a regressor on top of frozen vectors. Never mix the two.
+The original SentEval reports this as "STS-B" and "SICK-R": Pearson's correlation of a regressor on frozen embeddings. SimCSE
+and later papers report the correlation of the cosine under the same names; the two are not comparable.
 """
 
 from __future__ import annotations
@@ -22,17 +22,26 @@ CLASSES = 5
 BATCH = 64
 ROUNDS = Protocol(epoch_size=50, max_epochs=1000, tenacity=3)
 RATE = 1e-3
-ROUNDING = 1e-5  # what float32 may add to a rating
+ROUNDING = 1e-5  # float32 rounding error of a rating
 
 
 class RelatednessTask:
-    """Pearson (headline), Spearman and mean squared error on `test` of a model fitted to `train`, stopped by `dev`.
+    """Pearson (primary), Spearman and mean squared error of a regressor on pair features; correlations in points.
 
-    The protocol of SentEval's toolkit: features [|u - v|, u * v], ratings as distributions over five classes, a linear
-    layer with softmax fitted by mean squared error and Adam (rate 1e-3, batches of 64); after every 50 epochs Spearman
-    on dev, the best round is kept, the fourth round without a gain ends it. Correlations in points.
+    Protocol of SentEval's toolkit: features [|u - v|, u * v], ratings as distributions over five classes, a linear layer
+    with softmax, mean squared error, Adam (learning rate 1e-3, batch size 64). Spearman's correlation on dev is computed
+    every 50 epochs, the best round is kept, and the fourth round without improvement ends training.
 
-    `hidden` is the width of a layer with GELU before the linear one (0: none, as in the toolkit).
+    Args:
+        name: Name of the task.
+        train: Training pairs.
+        dev: Development pairs.
+        test: Test pairs.
+        seed: Seed of weights and order.
+        hidden: Width of a layer with GELU before the linear layer; 0, as in the toolkit, for none.
+
+    Raises:
+        EvaluationError: If ratings are not from 0 to 5.
     """
 
     primary = "pearson"
@@ -44,27 +53,27 @@ class RelatednessTask:
         for part, pairs in self.parts.items():
             if min(pairs.gold) < 0 or max(pairs.gold) > CLASSES:
                 raise EvaluationError(
-                    f"task {name}, {part}: ratings are {min(pairs.gold):g} to {max(pairs.gold):g}, but the regression's "
-                    f"classes are 1 to {CLASSES}; rescale the ratings"
+                    f"task {name}, {part}: ratings range from {min(pairs.gold):g} to {max(pairs.gold):g}, not within 0 to "
+                    f"{CLASSES}; rescale the ratings"
                 )
 
     @property
     def gold(self) -> np.ndarray:
-        """Ratings (N,) of the test part."""
+        """Return the ratings (N,) of the test pairs."""
         return np.asarray(self.parts["test"].gold)
 
     @property
     def hash(self) -> str:
-        """sha256 of the pairs and ratings of the three parts."""
+        """Return the SHA-256 of the pairs and ratings of the three splits."""
         hashes = "".join(PairTask(part, pairs).hash for part, pairs in self.parts.items())
         return hashlib.sha256(hashes.encode()).hexdigest()
 
     def sentences(self) -> list[str]:
-        """Distinct sentences of the three parts."""
+        """Return the distinct sentences of the three splits."""
         return list(dict.fromkeys(text for pairs in self.parts.values() for text in (*pairs.first, *pairs.second)))
 
     def score(self, encoder: Encoder) -> Score:
-        """``pearson``, ``spearman`` and ``mse`` on test; Spearman on dev, epochs and sizes; the predicted ratings (N,)."""
+        """Return ``pearson``, ``spearman`` and ``mse`` on test, details, and the predicted ratings (N,)."""
         sides = [side for pairs in self.parts.values() for side in (pairs.first, pairs.second)]
         u = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
         features = {part: torch.from_numpy(pair_features(*u[2 * i : 2 * i + 2])) for i, part in enumerate(self.parts)}
@@ -73,7 +82,7 @@ class RelatednessTask:
             features["train"], gold["train"], features["dev"], gold["dev"], self.seed, self.hidden
         )
         guess = expected_rating(features["test"], model)
-        if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
+        if np.ptp(guess) < ROUNDING:  # constant predictions have no correlation
             guess = np.full_like(guess, guess.mean())
         metrics = correlations(self.name, guess, gold["test"])
         metrics["mse"] = float(np.mean((guess - gold["test"]) ** 2))
@@ -83,10 +92,13 @@ class RelatednessTask:
 
 
 def rating_distribution(ratings: np.ndarray) -> Tensor:
-    """Ratings y (N,) as distributions (N, 5) over the classes 1 to 5 (Tai, Socher and Manning 2015, section 5.2).
+    """Convert ratings y (N,) to distributions (N, 5) over the classes 1 to 5.
 
-    p[floor(y) + 1] = y - floor(y) and p[floor(y)] = floor(y) - y + 1, so that the mean of p is y. A rating below 1, as
-    STS-B has them, keeps only what falls on class 1, as in SentEval: its row sums to y, and no class stands for 0.
+    p[floor(y) + 1] = y - floor(y) and p[floor(y)] = floor(y) - y + 1, so that the mean of p is y. As in SentEval, a rating
+    below 1 (STS-B) has only the part of class 1: its row sums to y, and no class represents 0.
+
+    References:
+        Tai, Socher and Manning 2015, section 5.2.
     """
     y = torch.as_tensor(ratings, dtype=torch.float64)
     low = y.floor()
@@ -97,7 +109,15 @@ def rating_distribution(ratings: np.ndarray) -> Tensor:
 
 @torch.no_grad()
 def expected_rating(features: Tensor, model: nn.Module) -> np.ndarray:
-    """The mean rating (N,) that a model gives to features (N, f)."""
+    """Return the mean predicted rating of pairs.
+
+    Args:
+        features: Pair features, (N, f).
+        model: Model that returns logits (N, 5).
+
+    Returns:
+        Ratings, (N,).
+    """
     classes = torch.arange(1, CLASSES + 1, dtype=torch.float64)
     return (model(features).softmax(1).double() @ classes).numpy()
 
@@ -105,9 +125,18 @@ def expected_rating(features: Tensor, model: nn.Module) -> np.ndarray:
 def fit(
     train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int, hidden: int = 0
 ) -> tuple[nn.Module, float, int]:
-    """Fit a model to train (N, f) and ratings (N,); rounds are chosen by Spearman on dev (M, f).
+    """Fit a regressor; Spearman's correlation on dev selects the round.
 
-    Returns the model of the best round, which gives logits of the classes, its Spearman on dev, and the epochs run.
+    Args:
+        train: Training features, (N, f).
+        ratings: Training ratings, (N,).
+        dev: Development features, (M, f).
+        dev_ratings: Development ratings, (M,).
+        seed: Seed of weights and order.
+        hidden: Width of the hidden layer; 0 for none.
+
+    Returns:
+        Model of the best round (returns logits), its Spearman correlation on dev, and the number of epochs.
     """
     generator = torch.Generator().manual_seed(seed)
     targets = rating_distribution(ratings)

@@ -1,8 +1,8 @@
-"""SentEval's seven transfer tasks: a classifier on frozen sentence vectors (Conneau and Kiela 2018).
+"""SentEval's seven transfer tasks: a classifier on frozen sentence embeddings (Conneau and Kiela 2018).
 
-Files are those of SentEval's ``downstream`` folder. A task is scored by how its data is split: nested k-fold where there
-is one set (MR, CR, SUBJ, MPQA), k-fold on the training set where there is also a test set (TREC, MRPC), the given split
-where there is a dev set as well (SST-2).
+The data is SentEval's folder ``downstream``. Datasets without splits (MR, CR, SUBJ, MPQA) are evaluated by nested k-fold,
+datasets with a training and test set (TREC, MRPC) by k-fold on the training set, and datasets with a dev set (SST-2) on the
+given split.
 """
 
 from __future__ import annotations
@@ -22,14 +22,20 @@ Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and
 
 
 class TransferTask(LabelledTask):
-    """Accuracy (and for pairs the F1 of class 1) of a classifier trained on frozen vectors, in points.
+    """Accuracy (and F1 of class 1 for pairs) of a classifier on frozen embeddings, in points.
 
-    With one part "all" the accuracy is the mean over the outer folds of nested k-fold; otherwise it is that of the test
-    part. Pairs of vectors u, v become the features [|u - v|, u * v].
+    With one split "all", the accuracy is the mean over the outer folds of nested k-fold; otherwise the accuracy on the test
+    set. The features of a pair of embeddings u, v are [|u - v|, u * v].
+
+    Args:
+        name: Name of the task.
+        parts: Rows by split.
+        protocol: Protocol of the classifiers.
+        source: Folder of the data, for errors.
     """
 
     def __init__(self, name: str, parts: Parts, protocol: Protocol = probe.TEST, source: str = "") -> None:
-        # SentEval sorts before it splits, so the folds depend on this order.
+        # SentEval sorts before splitting, so the folds depend on this order.
         rows = {part: sorted(rows, key=_senteval_order) for part, rows in parts.items()}
         super().__init__(name, Labelled(f"task {name}" + (f" ({source})" if source else ""), rows))
         self.protocol = protocol
@@ -37,7 +43,7 @@ class TransferTask(LabelledTask):
             self.data.check_folds(protocol.kfold, probe.fewest_rows(protocol, 2 if "all" in parts else 1))
 
     def score(self, encoder: Encoder) -> Score:
-        """``accuracy``, and ``f1`` of class 1 for pairs; in the details counts, the L2 of each fold, dev accuracy."""
+        """Return ``accuracy``, and ``f1`` of class 1 for pairs, with counts, L2 per fold and dev accuracy as details."""
         from sklearn.metrics import f1_score
 
         result = probe.run(self.data.features(encoder), self.data.y, self.protocol)
@@ -57,11 +63,11 @@ def _senteval_order(row: Row) -> tuple[int, int, str]:
 
 # ---------------------------------------------------------------------------------------------------------------- files
 
-BLANK = "."  # what stands for a blank line, as in SentEval's batchers: CR has 4 and MPQA 3 among their published counts
+BLANK = "."  # replaces a blank line, as in SentEval; the published counts include 4 of CR and 3 of MPQA
 
 
 class Form(NamedTuple):
-    """What a line of a file holds: how many fields `split` makes of it, and which of them are label and sentences."""
+    """Format of the lines of a file: number of fields, and the indices of the label and the sentences."""
 
     fields: int
     label: int
@@ -73,35 +79,35 @@ class Form(NamedTuple):
 
 
 def _trec_fields(line: str) -> Sequence[str]:
-    """CLASS, subclass and question of ``CLASS:subclass question``; the class is learned."""
+    """Split ``CLASS:subclass question`` into class (the label), subclass and question."""
     target, _, question = line.strip().partition(" ")
     return *target.partition(":")[::2], question
 
 
-SST = Form(2, label=1, text=0)  # the training part is phrases of the parse trees (67,349)
+SST = Form(2, label=1, text=0)  # the training set consists of phrases of parse trees (67,349)
 TREC = Form(3, label=0, text=2, classes=("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), split=_trec_fields)
-MRPC = Form(5, label=0, text=3, second=4, header=True)  # quality, two ids, two sentences; quotes are text
+MRPC = Form(5, label=0, text=3, second=4, header=True)  # quality, two IDs, two sentences; quotes are text
 
 
 def _read(path: Path, form: Form) -> list[Row]:
-    # SentEval reads some files as latin-1 (TREC holds a byte that is no UTF-8) and others as UTF-8.
+    # SentEval reads some files as Latin-1 (TREC contains a byte that is invalid in UTF-8) and others as UTF-8.
     rows, lines = [], read_lines(path, latin=True)
     if form.header:
         next(lines, None)
     for number, line in lines:
         fields, place = form.split(line), f"{path}, line {number}"
         if len(fields) != form.fields:
-            raise EvaluationError(f"{place}: {len(fields)} fields; {form.fields} are expected, parted by tabs")
+            raise EvaluationError(f"{place}: {len(fields)} fields, but {form.fields} separated by tabs are expected")
         label = fields[form.label].strip()
         if label not in form.classes:
-            raise EvaluationError(f"{place}: the label {label!r} is none of {' '.join(form.classes)}")
+            raise EvaluationError(f"{place}: unknown label {label!r}; expected one of {' '.join(form.classes)}")
         second = "" if form.second is None else _tokens(fields[form.second])
         rows.append(Row(_tokens(fields[form.text]), label, place, second))
     return rows
 
 
 def _read_binary(path: Path, label: str) -> list[Row]:
-    """A sentence a line, all of one class."""
+    """Read one sentence per line, all of one class."""
     return [Row(_tokens(line), label, f"{path}, line {n}") for n, line in read_lines(path, blank=True, latin=True)]
 
 
@@ -109,7 +115,7 @@ def _tokens(text: str) -> str:
     return " ".join(text.split()) or BLANK
 
 
-# Folder of every set, and the files of class 1 and of class 0, or how the file of each part is read.
+# Folder of each dataset, and the files of class 1 and class 0, or the format and the file of each split.
 SETS: dict[str, tuple[str, tuple[str, str] | tuple[Form, dict[str, str]]]] = {
     "mr": ("MR", ("rt-polarity.pos", "rt-polarity.neg")),
     "cr": ("CR", ("custrev.pos", "custrev.neg")),
@@ -123,19 +129,26 @@ TRANSFER = tuple(SETS)  # in the papers' column order
 
 
 def available(folder: Path) -> list[str]:
-    """The transfer tasks whose data is in `folder`, SentEval's ``downstream``."""
+    """Return the transfer tasks with data in SentEval's folder ``downstream``."""
     return [name for name, (place, _) in SETS.items() if (folder / place).is_dir()]
 
 
 def make(name: str, folder: Path, protocol: Protocol = probe.TEST) -> TransferTask:
-    """A transfer task by its name in `SETS`, from SentEval's ``downstream`` folder.
+    """Return a transfer task.
 
-    Raises EvaluationError or DataError for a missing folder or file, and bad lines.
+    Args:
+        name: Key of `SETS`.
+        folder: SentEval's folder ``downstream``.
+        protocol: Protocol of the classifiers.
+
+    Raises:
+        EvaluationError: If the folder of the dataset does not exist, or a line is invalid.
+        DataError: If a file cannot be read.
     """
     place, (form, files) = SETS[name]
     base = folder / place
     if not base.is_dir():
-        raise EvaluationError(f"task {name}: no folder {place} in {folder}; give SentEval's downstream folder")
+        raise EvaluationError(f"task {name}: {place} not found in {folder}; specify SentEval's folder downstream")
     if isinstance(form, Form):
         assert isinstance(files, dict)
         parts = {part: _read(base / file, form) for part, file in files.items()}

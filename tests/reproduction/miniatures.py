@@ -1,4 +1,4 @@
-"""What data sets look like as they are distributed: tiny ones in their layouts, and what is to be made of each."""
+"""Miniatures of datasets in their original layouts, and the samples that are expected from each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.data.packing import png
 from tests.small import sound
 
 Seen = tuple[Any, str | None, bytes | None]
-"""Text, captions or columns of a sample, the name of its class, and its picture or sound."""
+"""Text, captions or columns of a sample, the name of its class, and its image or audio."""
 Expected = dict[str, list[Seen] | str]
-"""Result -> its samples in the order of the download, or the text of the file."""
+"""Expected samples in the order of the download, or the text of the file, by result."""
 
 
 def put(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -40,7 +40,7 @@ def texts(*found: Any) -> list[Seen]:
 def wiki1m(folder: Path) -> Expected:
     lines = [f"Sentence {i}  of “Wikipedia”." for i in range(10_003)]
     put(folder, {"wiki1m_for_simcse.txt": "\n".join([*lines[:9000], "", *lines[9000:]]) + "\n"})
-    return {"shards/wiki1m": texts(*lines)}  # shards/wiki10k: a draw, which has a test of its own
+    return {"shards/wiki1m": texts(*lines)}  # shards/wiki10k, a random sample, has a separate test
 
 
 def wiki1m_de(folder: Path) -> Expected:
@@ -95,7 +95,7 @@ def bookcorpus(folder: Path) -> Expected:
 
 
 def wos(folder: Path) -> Expected:
-    """A spreadsheet with numbers, texts of several lines, and empty cells."""
+    """Write a spreadsheet with numbers, multi-line texts, and empty cells."""
     book = openpyxl.Workbook()
     sheet = book.active
     sheet.append(["Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract"])
@@ -111,7 +111,7 @@ def wos(folder: Path) -> Expected:
 
 
 def glue(folder: Path) -> Expected:
-    """As each set's zip has it; CoLA's files have no first line of names, MRPC's begin with a mark of their byte order."""
+    """Write the layout of each archive; files of CoLA have no header, files of MRPC start with a byte order mark."""
     sets = {
         "QNLI": ("index\tquestion\tsentence\tlabel\n", '{}\tWho "is?\t{}.\tentailment\n', 'entailment\tWho "is?\t{}.'),
         "SST-2": ("sentence\tlabel\n", "a {} . \t1\n", "1\ta {} . "),
@@ -130,7 +130,7 @@ def glue(folder: Path) -> Expected:
     return expected
 
 
-# --------------------------------------------------------------------------------------------------------------- pictures
+# ----------------------------------------------------------------------------------------------------------------- images
 
 
 def imagenet(folder: Path) -> Expected:
@@ -204,17 +204,17 @@ def cc3m(folder: Path) -> Expected:
     }
 
 
-def karpathy(folder: Path, data: str, pictures: str, more: Mapping[str, str]) -> list[Seen]:
-    """Pictures 1 and 2 are of test, 3 is of train; the captions of all three."""
+def karpathy(folder: Path, data: str, images: str, more: Mapping[str, str]) -> list[Seen]:
+    """Write images 1 and 2 of test and image 3 of train; return the samples of all three."""
     captions = {number: [f"Caption {i} of {number}." for i in range(5)] for number in (3, 1, 2)}
 
-    def picture(number: int, split: str, count: int) -> dict[str, Any]:
+    def image(number: int, split: str, count: int) -> dict[str, Any]:
         sentences = [{"tokens": ["a"], "raw": f" Caption {i} of {number}.\n", "imgid": 0, "sentid": i} for i in range(count)]
         return {**more, "filename": f"{number}.jpg", "split": split, "sentences": sentences, "imgid": number}
 
-    listed = [picture(3, "train", 5), picture(1, "test", 5), picture(2, "test", 7)]
+    listed = [image(3, "train", 5), image(1, "test", 5), image(2, "test", 7)]
     put(folder, {f"dataset_{data}.json": json.dumps({"images": listed, "dataset": data})})
-    put(folder, {f"{pictures}/{number}.jpg": png(number) for number in captions})
+    put(folder, {f"{images}/{number}.jpg": png(number) for number in captions})
     return [(texts, None, png(number)) for number, texts in captions.items()]
 
 
@@ -241,11 +241,11 @@ def prompts(folder: Path) -> Expected:
     return {"prompts/imagenet.json": '{\n"classes": [\n"tench",\n"crane [bird]"\n],\n"templates": [\n"a {}."\n]\n}\n'}
 
 
-# ----------------------------------------------------------------------------------------------------------------- sounds
+# ------------------------------------------------------------------------------------------------------------------ audio
 
 
 def librispeech(folder: Path) -> Expected:
-    """52 speakers, of whom 100 has one utterance and 101 and 102 have two; the rest have three."""
+    """Write 52 speakers: 100 has one utterance, 101 and 102 have two, and the others three."""
     expected: list[Seen] = []
     for speaker in range(100, 152):
         names = [f"{speaker}-{7 + i // 2}-000{i}" for i in range({100: 1, 101: 2, 102: 2}.get(speaker, 3))]
@@ -254,8 +254,8 @@ def librispeech(folder: Path) -> Expected:
             if speaker not in (100, 102):
                 expected.append((f"SAID {speaker} {i}", str(speaker), wav(i, "FLAC")))
         for chapter in {7 + i // 2 for i in range(len(names))}:
-            said = "".join(f"{name} SAID {speaker} {i}\n" for i, name in enumerate(names) if 7 + i // 2 == chapter)
-            put(folder, {f"train-clean-100/{speaker}/{chapter}/{speaker}-{chapter}.trans.txt": said})
+            spoken = "".join(f"{name} SAID {speaker} {i}\n" for i, name in enumerate(names) if 7 + i // 2 == chapter)
+            put(folder, {f"train-clean-100/{speaker}/{chapter}/{speaker}-{chapter}.trans.txt": spoken})
     return {"shards/librispeech50": expected}
 
 
@@ -336,4 +336,4 @@ DOWNLOADS: dict[str, Callable[[Path], Expected]] = {
     "esc50": esc50,
     "us8k": us8k,
 }
-"""Maker of a miniature for every data set that is read; wiki1m-zh, -fr and -ru are as -de."""
+"""Function that writes a miniature, by dataset; wiki1m-zh, -fr and -ru equal -de."""

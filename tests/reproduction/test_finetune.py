@@ -1,4 +1,4 @@
-"""Fine-tuning learns what frozen vectors do not show, repeats itself, and leaves the encoder as it was."""
+"""Fine-tuning is better than frozen embeddings, reproducible, and does not change the encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> FolderEncoder:
 
 
 def word_order(count: int, seed: int) -> list[Row]:
-    """Whether "dog" comes before "cat": a mean of word vectors cannot tell."""
+    """Return texts with the class "dog before cat", which a mean of word vectors cannot distinguish."""
     rng = random.Random(seed)
     rows = []
     for i in range(count):
@@ -66,16 +66,16 @@ def test_learns_and_leaves_the_encoder_alone(encoder: FolderEncoder, data: Label
 
 
 def test_a_pair_is_one_sequence(encoder: FolderEncoder) -> None:
-    """The second sentence is the class, of which the first says nothing."""
+    """Only the second sentence determines the class."""
     rows = [row._replace(text=sentence(random.Random(i), 3), second=row.label) for i, row in enumerate(word_order(440, 3))]
     data = Labelled("pairs", {"train": rows[:320], "dev": rows[320:380], "test": rows[380:]})
     assert FinetuneTask("pairs", data, FAST).score(encoder).metrics["accuracy"] > 80
 
 
-def test_texts_are_cut_and_the_rate_is_constant_where_asked_for(
+def test_truncation_and_a_constant_learning_rate_are_options(
     encoder: FolderEncoder, data: Labelled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the options of the task's name: 40 rows, 20 a batch; texts of 5 tokens, [CLS] and [SEP] among them."""
+    """By options of the task: 40 rows, batch size 20; texts of 5 tokens including [CLS] and [SEP]."""
     rates: list[float] = []
     lengths: list[int] = []
     step, preprocess = torch.optim.AdamW.step, type(encoder.model).preprocess
@@ -100,10 +100,10 @@ def test_texts_are_cut_and_the_rate_is_constant_where_asked_for(
     assert rates == [0.001] * 4 and set(lengths) == {5}
 
 
-def test_gradients_add_up_over_all_steps_where_asked_for(
+def test_accumulation_of_gradients_is_an_option(
     encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At rate 0 nothing moves, so that the same batch in every step gives once, twice and three times its gradient."""
+    """With learning rate 0, a repeated batch yields once, twice and three times its gradient."""
     norms: list[float] = []
 
     def stepped(self: torch.optim.AdamW, *args: Any, **kwargs: Any) -> None:
@@ -119,7 +119,7 @@ def test_gradients_add_up_over_all_steps_where_asked_for(
         assert norms == pytest.approx([norms[0] * time for time in times], rel=1e-4)
 
 
-def test_what_is_refused(data: Labelled) -> None:
+def test_invalid_settings_are_refused(data: Labelled) -> None:
     with pytest.raises(EvaluationError, match="Bag"):
         FinetuneTask("order", data).score(Bag())
     with pytest.raises(EvaluationError, match="head"):

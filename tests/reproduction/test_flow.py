@@ -1,4 +1,4 @@
-"""The flow: its density is a density, a seed repeats it."""
+"""The flow: its density is normalised, and a seed reproduces it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.evaluation.evaluation_helpers import Bag, sentence
 
 
 def skewed(n: int, size: int, seed: int = 0) -> np.ndarray:
-    """Correlated, not normal, with scales and means far apart: (n, size)."""
+    """Return correlated, non-normal points (n, size) with different scales and means."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, size)) @ rng.standard_normal((size, size))
     x[:, 0] = x[:, 1] ** 2
@@ -22,7 +22,7 @@ def skewed(n: int, size: int, seed: int = 0) -> np.ndarray:
 
 
 def trained(size: int) -> tuple[Flow, Tensor]:
-    """A flow whose couplings are no longer the identity, and points, in double precision."""
+    """Return a flow with couplings that are not the identity, and points, in double precision."""
     x = skewed(300, size)
     return fit_flow(x, epochs=3).double(), torch.from_numpy(x[:20])
 

@@ -1,4 +1,4 @@
-"""A miniature checkpoint in the layout of HTSAT's trainer, against the model of its paper written out step by step."""
+"""Conversion of a miniature checkpoint of HTSAT's trainer, compared with a naive version of the paper's model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from multicse.reproduction.sources import htsat
 SPEC, PATCH, WINDOW, DEPTHS, HEADS = 32, 2, 4, (2, 2), (1, 2)
 SOUND = AudioInput(rate=8128, seconds=1, bins=8, n_fft=256, hop=64, high_hz=4000)  # 128 frames: 4 strips of 32
 SMALL = HTSATTower(input=SOUND, spec_size=SPEC, patch_size=PATCH, embed=4, depths=DEPTHS, heads=HEADS, window=WINDOW)
-THEIRS = {  # names in transformers, and in HTSAT's code, where query, key and value are one weight
+THEIRS = {  # names in transformers and in HTSAT's code, in which query, key and value are one weight
     "batch_norm.": "bn0.",
     ".layernorm_before.": ".norm1.",
     ".layernorm_after.": ".norm2.",
@@ -33,7 +33,7 @@ THEIRS = {  # names in transformers, and in HTSAT's code, where query, key and v
 
 
 class Callback:
-    """Stands for a class that only the machine of the training had."""
+    """Replacement of a class that exists only on the training machine."""
 
 
 class Harmful:
@@ -52,7 +52,7 @@ def model() -> ClapAudioModel:
 
 
 def weights() -> dict[str, Tensor]:
-    """Those of `model`, as HTSAT's trainer has them."""
+    """Return the weights of `model` with the names of HTSAT's trainer."""
     made: dict[str, Tensor] = {}
     for name, tensor in model().state_dict().items():
         for ours, theirs in THEIRS.items():
@@ -64,13 +64,13 @@ def weights() -> dict[str, Tensor]:
 
 
 def relative(rows: Tensor, columns: Tensor) -> Tensor:
-    """Row of the bias table for each pair of places in a window."""
+    """Return the row of the bias table for each pair of positions in a window."""
     down, across = rows[:, None] - rows, columns[:, None] - columns
     return (down + WINDOW - 1) * (2 * WINDOW - 1) + across + WINDOW - 1
 
 
 def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Vectors (B, d) of spectrograms x (B, frames, bins)."""
+    """Return embeddings (B, d) of spectrograms x (B, frames, bins)."""
     x = (x - w["bn0.running_mean"]) / (w["bn0.running_var"] + 1e-5).sqrt() * w["bn0.weight"] + w["bn0.bias"]
     image = torch.cat([x[:, start : start + SPEC].transpose(1, 2) for start in range(0, x.shape[1], SPEC)], 1)
     x = F.conv2d(image[:, None], w["patch_embed.proj.weight"], w["patch_embed.proj.bias"], stride=PATCH)
@@ -87,7 +87,7 @@ def naive(w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def attention(w: dict[str, Tensor], name: str, x: Tensor, heads: int, shift: int) -> Tensor:
-    """Each place of x (B, H, W, d) attends to those of its window; windows that a shift cuts at the border are two."""
+    """Attend within windows of x (B, H, W, d); a shifted window is split at the border."""
     out, size = torch.zeros_like(x), x.shape[1]
     for window in range((size // WINDOW) ** 2):
         top, left = divmod(window, size // WINDOW)
@@ -140,6 +140,6 @@ def test_other_files_are_refused_and_nothing_is_executed(tmp_path: Path, monkeyp
     for file in (harmful, fused, other, tmp_path / "text.ckpt", tmp_path / "absent.ckpt"):
         with pytest.raises(DataError, match=file.name):
             htsat.tower(file, SMALL)
-    with pytest.raises(DataError, match="fits nothing"):  # HTSAT-tiny's sizes
+    with pytest.raises(DataError, match="does not match"):  # HTSAT-tiny's sizes
         htsat.tower(write(tmp_path / "small.ckpt"))
     assert not (tmp_path / "harmed").exists()

@@ -1,4 +1,4 @@
-"""LAION's mAP@10 against its loop, how it is asked for, and distances of classes against their definition."""
+"""LAION's mAP@10 compared with its loop, its option, and distances of classes compared with their definition."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_released_map_at_10_does_not_sort_the_ranks_of_an_item_s_captions() -> N
     assert map_at_10_released(ranks, owners) > map_at_10(ranks, owners) + 1
 
 
-def test_it_is_asked_for_by_an_option(tmp_path: Path) -> None:
+def test_released_map_at_10_is_an_option(tmp_path: Path) -> None:
     shards = image_shards(tmp_path / "clotho-val", [["c1", "c0"], ["c1"]])
     (task,) = make_tasks([f"retrieval:{shards}?released=true&primary=mean_map10"])
     assert isinstance(task, ReleasedRetrievalTask) and (task.name, task.primary) == (

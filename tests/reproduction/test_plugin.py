@@ -1,4 +1,4 @@
-"""What the kit adds is found by its name where the kit is, and is an ordinary unknown name where it is not."""
+"""Names that the kit registers are known with the kit, and ordinary unknown names without it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CASES = (
     (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
     (["--model", f"{MODEL}@wkk"], "wk, wk-released", "Choose from cls"),
 )
-"""Command lines of `evaluate.py`, and what is said with and without the kit."""
+"""Command lines of `evaluate.py`, and their messages with and without the kit."""
 
 
-@pytest.mark.parametrize(("words", "said"), [(words, said) for words, said, _ in CASES])
-def test_names_with_the_kit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("words", "message"), [(words, message) for words, message, _ in CASES])
+def test_names_with_the_kit(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(words) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert {"reproduce", "prepare", "translate"} <= set(VERBS)
 
 
@@ -46,12 +46,12 @@ def test_names_without_the_kit(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("[2, 2, 2, 2, 2]") and "reproduce" not in done.stdout, done.stderr
-    for line, (_, _, said) in zip(done.stderr.strip().splitlines(), CASES, strict=True):
-        assert said in line
+    for line, (_, _, message) in zip(done.stderr.strip().splitlines(), CASES, strict=True):
+        assert message in line
 
 
 def test_the_29_prompts_of_zhao_et_al() -> None:
-    """Table 12 has 29 different ones for a class, two of which end with a blank and three name it twice."""
+    """Table 12 has 29 different prompts; two end with a space, and three contain the class twice."""
     prompts = zero_shot.TEMPLATE_LISTS["clap29"]
     assert len(prompts) == len(set(prompts)) == 29 and all("{label}" in prompt for prompt in prompts)
     assert [prompt for prompt in prompts if prompt.endswith(" ")] == ["A {label} ", "{label} "]

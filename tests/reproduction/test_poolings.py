@@ -1,4 +1,4 @@
-"""SBERT-WK by its formulas, curves over layers by each layer alone, and GCLSR's word vectors over 64 places."""
+"""SBERT-WK compared with its formulas, curves over layers with single layers, and GCLSR's word vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.evaluation.evaluation_helpers import rated, texts, tiny_bert, write_r
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A BERT of 2 layers and one of 6."""
+    """Return folders of a BERT with 2 layers and a BERT with 6."""
     places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "deep")}
     tiny_bert(places["bert"])
     torch.manual_seed(1)
@@ -36,7 +36,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def naive_token(v: np.ndarray, window: int, released: bool) -> np.ndarray:
-    """One token's vector of its layers v (L, d): cosines and least squares instead of a QR decomposition."""
+    """Return the vector of a token with layers v (L, d), by cosines and least squares instead of a QR decomposition."""
     alignment, novelty = [], []
     for i in range(len(v)):
         below = [] if released and i < window else list(range(max(0, i - window), i))
@@ -53,7 +53,7 @@ def naive_token(v: np.ndarray, window: int, released: bool) -> np.ndarray:
 
 
 def naive_wk(states: np.ndarray, start: int, window: int, released: bool) -> np.ndarray:
-    """A sentence's vector of its states (l + 1, T, d), the last token left out."""
+    """Return the embedding of a sentence with states (l + 1, T, d), without the last token."""
     tokens = states[start:, :-1].transpose(1, 0, 2)
     spread = [np.var([cosine(v[i], v[i + 1]) for i in range(len(v) - 1)]) for v in tokens]
     unified = [naive_token(v, window, released) for v in tokens]
@@ -87,11 +87,11 @@ def test_layer_curves_are_those_of_each_layer_alone(folders: dict[str, Path], tm
             want = evaluate(tasks, load_encoder(folders["bert"], f"layer{layer}-{pool}", "cpu"))
             for name, metrics in want.items():
                 assert got[name] == pytest.approx(metrics, abs=1e-3), (pool, layer, name)
-    assert curves["cls"][0]["set0"]["spearman"] == 0  # [CLS] before any layer knows nothing of the sentence
+    assert curves["cls"][0]["set0"]["spearman"] == 0  # [CLS] does not depend on the sentence in layer 0
 
 
-def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
-    """Every place of a sentence is filled: words, random vectors for unknown ones, one padding vector; cut at 64."""
+def test_padded_is_the_mean_over_64_positions_as_released(tmp_path: Path) -> None:
+    """Positions are words, random vectors of unknown words, or one padding vector; sentences are truncated at 64."""
     encoder = load_model(f"{write(tmp_path)}@padded")
     assert "64 padded places" in encoder.protocol["pooling"] and encoder.name == "tiny@padded"
     texts = ["The dog-cat.", "the zebra", "a zebra the", "cat " * 70 + "dog", "", "?!"]
@@ -103,6 +103,6 @@ def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
     assert 0.1 < np.abs(zebra).max() <= np.sqrt(3 / 4) + 1e-4
     assert not np.allclose(zebra, elsewhere * 64 - VECTORS[3] - 61 * padding, atol=0.1)  # "a" has no vector either
     np.testing.assert_array_equal(encoder.encode(["the zebra"])[0], unknown)
-    for vector in empty:  # the word "sickeningly", which is not among these
+    for vector in empty:  # the word "sickeningly", which has no vector
         assert 0.1 < np.abs(vector * 64 - 63 * padding).max() <= np.sqrt(3 / 4) + 1e-4
     assert encoder.protocol["unknown_words"] == 3 and encoder.protocol["texts_without_known_word"] == 2

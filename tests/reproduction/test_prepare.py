@@ -1,4 +1,4 @@
-"""Miniatures of every download, in its original layout, become what recipes read; and what is missing is told."""
+"""Conversion of miniatures of every download in its original layout, and reports of missing files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(sample: RawSample, classes: tuple[str, ...]) -> Seen:
 
 
 def pixels(data: bytes | None) -> bytes | None:
-    """A 32 x 32 picture as CIFAR's binary files have it, channel by channel."""
+    """Return a 32 x 32 image channel by channel, as in CIFAR's binary files."""
     assert data is not None
     return np.asarray(Image.open(io.BytesIO(data))).transpose(2, 0, 1).tobytes()
 
@@ -60,7 +60,7 @@ def test_a_download_in_its_layout(name: str, tmp_path: Path) -> None:
         assert json.loads((place / "dataset.json").read_text())["split"] == result.split
         found = [seen(sample, shards.classes) for sample in sorted(samples(place), key=lambda sample: sample.key)]
         if name.startswith("cifar"):
-            found = [(text, label, pixels(picture)) for text, label, picture in found]
+            found = [(text, label, pixels(image)) for text, label, image in found]
         assert found == expected[result.path]
 
 
@@ -79,57 +79,57 @@ def test_ten_thousand_sentences_are_drawn_the_same_every_time(tmp_path: Path) ->
     assert run("wiki1m", "--source", tmp_path / "few", "--out", tmp_path / "c") == 2
 
 
-def test_what_is_missing_is_told_and_the_rest_is_made(
+def test_missing_files_are_reported_and_the_rest_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     DOWNLOADS["clotho"](Path("downloads/clotho"))
     Path("downloads/clotho/clotho_captions_validation.csv").unlink()
     assert run("clotho") == 2
-    said = capsys.readouterr()
-    assert "shards/clotho-train: 1 samples" in said.out and Path("shards/clotho-test/dataset.json").exists()
+    printed = capsys.readouterr()
+    assert "shards/clotho-train: 1 samples" in printed.out and Path("shards/clotho-test/dataset.json").exists()
     source = SOURCES["clotho"]
-    assert "downloads/clotho/clotho_captions_validation.csv is not there" in said.err
-    assert source.home in said.err and source.licence in said.err and "downloads/clotho/validation" not in said.err
+    assert "downloads/clotho/clotho_captions_validation.csv not found" in printed.err
+    assert source.home in printed.err and source.licence in printed.err and "downloads/clotho/validation" not in printed.err
     DOWNLOADS["clotho"](Path("downloads/clotho"))
     before = Path("shards/clotho-train/dataset.json").stat().st_mtime_ns
-    assert run("clotho") == 0 and "shards/clotho-train is there" in capsys.readouterr().out
+    assert run("clotho") == 0 and "shards/clotho-train exists" in capsys.readouterr().out
     assert Path("shards/clotho-train/dataset.json").stat().st_mtime_ns == before
     assert run("clotho", "--overwrite") == 0
     assert Path("shards/clotho-train/dataset.json").stat().st_mtime_ns > before
 
 
-def test_what_is_read_as_it_is_has_its_place(
+def test_files_that_are_used_unchanged_have_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("vectors") == 2 and "vectors/GoogleNews-vectors-negative300.bin.gz is not there" in capsys.readouterr().err
+    assert run("vectors") == 2 and "vectors/GoogleNews-vectors-negative300.bin.gz not found" in capsys.readouterr().err
     put(Path("vectors"), {"GoogleNews-vectors-negative300.bin.gz": b""})
-    assert run("vectors") == 0 and "read as it is" in capsys.readouterr().out
+    assert run("vectors") == 0 and "used unchanged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "files", "named"),
     [
-        ("wos", {"Meta-data/Data.xlsx": b"no zip"}, "Data.xlsx is no .xlsx file"),
+        ("wos", {"Meta-data/Data.xlsx": b"no zip"}, "Data.xlsx is not an .xlsx file"),
         ("prompts", {"notebooks/Prompt_Engineering_for_ImageNet.ipynb": '{"cells": []}'}, "Prompt_Engineering_for_ImageNet"),
         ("coco", {"dataset_coco.json": "[]", "val2014/x": b""}, "dataset_coco.json"),
-        ("cifar100", {"fine_label_names.txt": "a\n", "test.bin": b"ab"}, "test.bin has 2 bytes"),
+        ("cifar100", {"fine_label_names.txt": "a\n", "test.bin": b"ab"}, "test.bin is not CIFAR's binary version: 2 bytes"),
         ("imagenet-a", {"imagenet-a/README.txt": "none", "imagenet-a/n01498041/a.jpg": b""}, "n01498041 NAME"),
-        ("librispeech", {"train-clean-100/1/2/1-2-3.flac": b""}, "1 speakers, 50"),
+        ("librispeech", {"train-clean-100/1/2/1-2-3.flac": b""}, "1 speakers, but 50"),
     ],
 )
-def test_another_form_is_told(
+def test_an_unexpected_format_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, files: dict[str, str | bytes], named: str
 ) -> None:
     put(tmp_path / "download", files)
     assert run(name, "--source", tmp_path / "download", "--out", tmp_path) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and named in said, said
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ") and named in printed, printed
 
 
-def test_whatever_recipes_and_tables_read_is_made_by_something() -> None:
-    """But for the shards that stand for the user's own."""
+def test_all_data_of_recipes_and_tables_has_a_source() -> None:
+    """Except for the shards that represent the user's data."""
     texts = [make().to_json() for module in map(load, NAMES) for make in module.RECIPES.values()]
     texts += [str((table.columns, table.rows)) for paper in PAPERS for table in tables_of(paper).values()]
     places = {

@@ -1,4 +1,4 @@
-"""The batched classifiers against one model at a time, SentEval's folds by a plain loop, and the papers' heads."""
+"""Batched classifiers compared with single models, SentEval's folds with a plain loop, and the papers' heads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def one_model(
     protocol: Protocol,
     lengths: int | None = None,
 ) -> tuple[torch.Tensor, float, int]:
-    """The toolkit's loop with a torch module, autograd and weight decay; minibatches of `rows`, of which it sees its own."""
+    """Train one model as in the toolkit, with a torch module, autograd and weight decay, on its rows of each minibatch."""
     generator = torch.Generator().manual_seed(protocol.seed)
     classes, width = int(y.max()) + 1, x.shape[1]
     layer, bound = torch.nn.Linear(width, classes), 1 / math.sqrt(width)
@@ -149,7 +149,7 @@ def test_an_unknown_head(tmp_path: Path) -> None:
         make_tasks([f"classify:{path}?head=threelayers"])
 
 
-def test_settings_that_the_usual_head_does_not_have_are_refused(tmp_path: Path) -> None:
+def test_settings_that_the_default_head_does_not_have_are_refused(tmp_path: Path) -> None:
     plain = f"classify:{write(tmp_path / 'words.tsv', examples(40))}"
     with pytest.raises(EvaluationError, match=r"^--protocol and --hidden: .*words.* .*head=senteval"):
         run(Arguments(model="none", tasks=(plain,), protocol="fast", hidden=50))

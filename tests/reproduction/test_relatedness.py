@@ -1,4 +1,4 @@
-"""SentEval's trained mode for rated pairs: encoding of ratings, protocol, and what it is good for."""
+"""SentEval's regression for rated pairs: encoding of ratings, protocol and hidden layer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_targets_are_the_definition_of_the_paper() -> None:
 def by_hand(
     train: np.ndarray, ratings: np.ndarray, dev: np.ndarray, dev_ratings: np.ndarray, seed: int
 ) -> tuple[np.ndarray, int]:
-    """Adam, the gradient of the loss and the rule to stop, written out in numpy, with the same random numbers."""
+    """Fit with Adam, the gradient of the loss and early stopping in NumPy, with equal random numbers."""
     generator = torch.Generator().manual_seed(seed)
     bound = 1 / math.sqrt(train.shape[1])
     drawn = [torch.empty(*shape).uniform_(-bound, bound, generator=generator) for shape in ((5, train.shape[1]), (5, 1))]
@@ -78,11 +78,11 @@ def test_agrees_with_a_naive_implementation() -> None:
     np.testing.assert_allclose(weight, weights[:, :-1], atol=1e-3)
     np.testing.assert_allclose(bias, weights[:, -1], atol=1e-3)
     again, *_ = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=4)
-    assert not torch.allclose(next(again.parameters()), next(model.parameters()), atol=1e-3)  # the seed does something
+    assert not torch.allclose(next(again.parameters()), next(model.parameters()), atol=1e-3)  # the seed has an effect
 
 
-def test_a_hidden_layer_learns_what_no_linear_model_can() -> None:
-    """The rating is high where two features have the same sign."""
+def test_a_hidden_layer_learns_a_nonlinear_rating() -> None:
+    """The rating is high if two features have equal signs."""
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     ratings = np.where((x[:, 0] > 0) == (x[:, 1] > 0), 5.0, 1.0)
     linear, deep = (fit(x[:300], ratings[:300], x[300:], ratings[300:], seed=0, hidden=hidden) for hidden in (0, 16))

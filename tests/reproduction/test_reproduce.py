@@ -1,4 +1,4 @@
-"""The tables of the papers: every row checked without data, a table run, stopped and gone on with, anchors by hand."""
+"""Tables of the papers: checks of every row without data, an interrupted and resumed table, and rendering."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from multicse.trainers.recipe import Recipe
 
 
 def run(table: Table, paper: str, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
-    """The values of every row."""
+    """Return the values of every row."""
     return runs.values_of(rows, runs.columns_of(table, scale), runs.results(table, paper, scale, rows, seeds, say))
 
 
 def distinct_rows(paper: str) -> list[Row]:
-    """Several tables share a row."""
+    """Return each row once, since tables share rows."""
     rows = [row for table in reproduce.tables_of(paper).values() for row in table.rows]
     return list({(row.recipe, json.dumps(dict(row.changes), default=str), row.model): row for row in rows}.values())
 
@@ -63,8 +63,8 @@ def test_coverage_is_up_to_date() -> None:
     assert written.read_text(encoding="utf-8") == reproduce.coverage()
 
 
-def test_the_results_are_those_of_the_store() -> None:
-    """Tables of the pages anew from their files, each number of which names its run, commit and data."""
+def test_pages_contain_the_stored_results() -> None:
+    """Every stored number names its run, commit and data."""
     docs = Path(__file__).parents[2] / "docs"
     names = ("results/results.md", "tutorials/new-language.md")
     pages = {docs / name: (docs / name).read_text(encoding="utf-8") for name in names}
@@ -81,17 +81,17 @@ def smallest(recipe: Recipe, offline: Offline) -> Recipe:
     return recipe.replace("run.max_steps", 2).replace("evaluation.eval_steps", 2)
 
 
-def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
+def test_missing_data_is_reported_with_the_command_that_provides_it(tmp_path: Path) -> None:
     models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
     rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
     table = Table("none", ("stsb-dev",), rows)
-    said = "\n".join(runs.missing(table, "sgbert", runs.Scale(tmp_path, tmp_path / "data"), rows))
+    reported = "\n".join(runs.missing(table, "sgbert", runs.Scale(tmp_path, tmp_path / "data"), rows))
     for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
-        assert part in said
+        assert part in reported
 
 
 @pytest.mark.usefixtures("tracking_uri")
-def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_table_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(small.OWN, "sgbert", smallest)
     rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
     table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
@@ -154,14 +154,15 @@ def test_verdicts_of_claims() -> None:
     seeds = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
     a, b, c, d = (list(mean + seeds * sd) for mean, sd in ((50, 0.3), (52, 0.2), (49, 0.2), (50.1, 0.4)))
     rows = (*(Row(label, "x") for label in "abcd"), Row("w", model="y"), Row("e", "x"))
-    said = (*(Claim(f"{row} beats a", row, "a") for row in "bcd"), Claim("b beats w", "b", "w"), Claim("not run", "e", "a"))
-    table = Table("t", ("mr", "cr"), rows, claims=said)
+    claims = (*(Claim(f"{row} beats a", row, "a") for row in "bcd"), Claim("b beats w", "b", "w"), Claim("none", "e", "a"))
+    table = Table("t", ("mr", "cr"), rows, claims=claims)
     measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
     values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
     lines = verdicts(judged(table, ("mr", "cr"), values)).splitlines()[2:6]
     p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
     corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
-    for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):
+    words = ("confirmed", "contradicted", "inconclusive", "confirmed")
+    for line, value, verdict in zip(lines, corrected, words, strict=True):
         assert re.search(rf" {value:.2g} +{verdict}$", line)
     interval = stats.ttest_ind(b, a).confidence_interval(0.95)
     assert f"+2.00  {interval.low:+.2f} to {interval.high:+.2f}" in lines[0]
@@ -171,7 +172,7 @@ def test_verdicts_of_claims() -> None:
 
 @pytest.fixture(scope="module")
 def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Scale]:
-    """Pack the data of the small scale once, without training word vectors, which takes minutes and shows nothing here."""
+    """Pack the data of the small scale once, without training word vectors, which takes minutes."""
 
     def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
         return write_vectors(folder, ["a"], np.ones((1, 9)))
@@ -182,7 +183,7 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
 def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
-    """Nothing that a row needs is missing, and its settings fit the small encoder."""
+    """All data of the rows is available, and their settings fit the small encoder."""
     tables, rows = reproduce.tables_of(paper), distinct_rows(paper)
     assert runs.missing(next(iter(tables.values())), paper, mini, rows) == []
     for row in rows:
@@ -194,7 +195,7 @@ def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
 
 @pytest.mark.parametrize("key", reproduce.tables_of("evidence"))
 def test_evidence_at_the_small_scale(key: str, mini: runs.Scale) -> None:
-    """Rows differ, and none has more compute than the plain contrast."""
+    """Rows differ, and no row has more compute than SimCSE."""
     table = reproduce.tables_of("evidence")[key]
     found = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
     for recipe in found.values():
@@ -244,7 +245,7 @@ def test_the_grid_of_clap_searches_the_weights_that_a_model_has(tmp_path: Path) 
 
 
 def test_rows_that_a_seed_changes() -> None:
-    """Trained rows and flows always; rows with a classifier behind them where the paper names its seeds."""
+    """Trained rows and flows always; rows with a classifier if the paper specifies its seeds."""
     tables = reproduce.tables_of("sgbert")
     seeded = {
         key: {row.label for row in tables[key].rows if runs.is_seeded(row, tables[key])} for key in ("T1", "T4", "T10")
@@ -258,7 +259,7 @@ def test_rows_that_a_seed_changes() -> None:
 
 
 def test_variants_of_a_row() -> None:
-    """Equal variants share a row, each is compared in its own variant, and what is refused says why."""
+    """Equal variants share a row, each is compared with the same variant, and a rejected variant shows the reason."""
     own = {"method.loss": "opt2"}
     rows = [Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base", {"method.loss": "sg"}), Row("x", model="m")]
     rows += [Row("opt2", "sgbert/bert-base", own, variants=("as released", "repaired")), Row("s", "simcse/bert-base")]
@@ -273,16 +274,27 @@ def test_variants_of_a_row() -> None:
 
 
 def test_a_dry_run_of_all_tables_counts_and_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """SG-BERT's Table 10 by hand: SG-OPT in two variants and BERT-base, eight seeds each; nothing is at hand."""
+    """SG-BERT's Table 10 by hand: SG-OPT in two variants and BERT-base, eight seeds each; no data is available."""
     for paper in reproduce.PAPERS:
         assert reproduce.main([paper, "all", "--dry-run", "--out", str(tmp_path / "out"), "--data", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(not line.startswith(" ") for line in lines) == sum(len(reproduce.tables_of(p)) for p in reproduce.PAPERS)
-    assert "sgbert T10: 16 runs of 2 rows, 8 models measured as they are" in lines
+    assert "sgbert T10: 16 runs of 2 rows, 8 evaluations of untrained models" in lines
+    assert lines[lines.index("sgbert T8: nothing to run") + 1].startswith("  not run: Evaluation step, Epoch, ")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_needs_no_run_is_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for key in ("T8", "F2"):
-        assert reproduce.main(["sgbert", key, "--out", str(tmp_path / "new")]) == 0
-        assert (tmp_path / "new" / f"sgbert-{key}.txt").read_text() == capsys.readouterr().out
+def test_a_row_that_cannot_be_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for label in ("CLEAR", "other"):
+        assert reproduce.main(["gclsr", "T2", "--dry-run", "--rows", label]) == 2
+        error = capsys.readouterr().err
+        assert ("not published: weights of CLEAR" in error) == (label == "CLEAR")
+        assert "GCLSR-base+EDA, repaired" in error.partition("Rows: ")[2] and "CLEAR" not in error.partition("Rows: ")[2]
+
+
+def test_tables_without_runs_are_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for paper, key, shown in (("sgbert", "T8", "0.01"), ("sgbert", "F2", "trainers/sgbert.py"), ("gclsr", "T1", "in words")):
+        assert reproduce.main([paper, key, "--out", str(tmp_path / "new")]) == 0
+        printed = capsys.readouterr().out
+        assert (tmp_path / "new" / f"{paper}-{key}.txt").read_text() == printed
+        assert "Nothing to run." in printed and shown in printed

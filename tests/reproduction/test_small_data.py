@@ -1,4 +1,4 @@
-"""The public data of the small scale: downloads from a server, and the data sets that are made of them."""
+"""Public data of the small scale: downloads from a server, and the datasets that are created from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {"a/one.txt": b"one\n", "a/two words.txt": b"two\n", "b/three.txt": b"th
 
 
 def archive() -> bytes:
-    """A repository's archive as GitHub makes it, with a link that leaves it."""
+    """Archive of a repository as created by GitHub, with a link to a path outside."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as tar:
         for path, text in FILES.items():
@@ -36,7 +36,7 @@ def archive() -> bytes:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with `FILES` and their archive, and with an error for the paths in `broken`."""
+    """Server of `FILES` and their archive, with an error for the paths in `broken`."""
 
     asked: list[str]
     broken: set[str]
@@ -76,7 +76,7 @@ def test_object_names_are_gits(tmp_path: Path) -> None:
     assert object_name(b"text\n") == named.stdout.strip()
 
 
-def test_a_download_that_was_stopped_asks_for_the_rest(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
+def test_an_interrupted_download_requests_the_rest(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
     url, handler = server
     expected = digest(tmp_path, "a/one.txt", "a/two words.txt")
     download = Download("owner/repo", "1", "free", expected, ("a/{one,two words}.txt",))
@@ -90,14 +90,14 @@ def test_a_download_that_was_stopped_asks_for_the_rest(tmp_path: Path, server: t
     assert (tmp_path / "got" / "a" / "two words.txt").read_bytes() == b"two\n"
 
 
-def test_an_archive_gives_the_files_that_are_wanted(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
+def test_an_archive_gives_the_requested_files(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
     expected = digest(tmp_path, "a/one.txt", "a/two words.txt", "b/three.txt")
     fetch(Download("owner/repo", "1", "free", expected, ("*/*.txt",), archive=True), tmp_path / "got", server[0])
     assert sorted(file.name for file in (tmp_path / "got").rglob("*.*")) == ["one.txt", "three.txt", "two words.txt"]
 
 
 def test_files_of_another_content_are_refused(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
-    with pytest.raises(DataError, match=r"owner/repo at 1 have the digest .* nothing of them was kept"):
+    with pytest.raises(DataError, match=r"owner/repo at 1 have the digest .* were deleted"):
         fetch(Download("owner/repo", "1", "free", "0", ("c.md",)), tmp_path / "got", server[0])
     assert not list(tmp_path.iterdir())
 
@@ -127,7 +127,7 @@ def made(text: str, downloads: Path, out: Path) -> None:
 
 
 def test_sets_of_scored_pairs(tmp_path: Path) -> None:
-    """Pairs without a score are left out; SICK has its columns in another order."""
+    """Pairs without a score are skipped; SICK has its columns in another order."""
     base = tmp_path / "sts" / "data" / "downstream" / "STS"
     for year, parts in small.STS.items():
         folder = base.joinpath(*parts)
@@ -149,7 +149,7 @@ def test_sets_of_scored_pairs(tmp_path: Path) -> None:
 
 
 def test_lists_in_code_become_data(tmp_path: Path) -> None:
-    """CLIP's notebook, and vectors in JavaScript with a comma behind the last one."""
+    """CLIP's notebook, and vectors in JavaScript with a trailing comma."""
     cells = [
         {"cell_type": "code", "source": ['imagenet_classes = ["tench", "cock\'s comb"]\n', "\n", 'print("no class")']},
         {"cell_type": "code", "source": ["imagenet_templates = [\n", "    'a {}.',\n", "]\n", "print('no template')"]},

@@ -1,4 +1,4 @@
-"""SG-BERT's tables: the paper's numbers, what the small scale keeps, and the measures that are no tasks."""
+"""SG-BERT's tables: published numbers, settings of the small scale, and measures that are not tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRAINED = {row.label: row for table in TABLES.values() for row in table.rows if 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the model, and the data of STS-B beside it."""
+    """Return the folder of the model, with the data of STS-B next to it."""
     folder = tmp_path_factory.mktemp("sgbert")
     for part in ("dev", "test"):
         write_raw(folder / f"STSB.{part}.raw.tsv", rated(80, seed=1))
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_averages_are_those_of_the_rows() -> None:
-    """Within the rounding of seven numbers that are themselves means of eight runs, but for one that is misprinted."""
+    """Within the rounding error of seven means over eight runs, except for one misprint."""
     rows = [(key, row) for key, table in TABLES.items() for row in table.rows if table.average]
     full = {(key, row.label): np.array(row.paper, float) for key, row in rows if None not in row.paper}
     off = {place: numbers[:-1].mean() for place, numbers in full.items() if abs(numbers[-1] - numbers[:-1].mean()) > 0.011}
@@ -41,7 +41,7 @@ def test_averages_are_those_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_the_small_scale_keeps_what_a_row_varies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_small_scale_keeps_the_settings_of_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offline, "stand_in", lambda self, name: f"small/{name}")
     recipe = runs.recipe_of(TRAINED[name])
     found = small.row("sgbert", recipe, Offline(Path("data"), Path("shards")))
@@ -72,7 +72,7 @@ def test_a_curve_is_one_over_layers_and_a_trained_model_is_a_line(model: Path) -
 
 
 def test_models_in_the_plane_of_two_columns() -> None:
-    """CLIP's Figure 2: runs, and their mean."""
+    """CLIP's Figure 2 shows runs and their mean."""
     table = reproduce.tables_of("clip")["F2a"]
     values = {label: dict(zip(table.columns, ([0.1, 0.3], [-2.0, -3.0], [-1.0, -1.5]), strict=True)) for label in "ab"}
     runs_of, mean, *_ = reproduce.drawn(table, table.columns, values).axes[0].collections
@@ -80,7 +80,7 @@ def test_models_in_the_plane_of_two_columns() -> None:
     assert np.asarray(mean.get_offsets()) == pytest.approx(np.array([[-2.5, 0.2]]))
 
 
-def test_seconds_of_a_run_and_of_what_is_not_trained(model: Path) -> None:
+def test_seconds_of_a_run_and_of_an_untrained_model(model: Path) -> None:
     table, data = TABLES["T6"], model.parent
     plain = measures.seconds(f"{model}@last2", table, data)
     assert plain["inference"] > plain["training"] == 0
@@ -88,8 +88,8 @@ def test_seconds_of_a_run_and_of_what_is_not_trained(model: Path) -> None:
     assert measures.seconds(str(model), table, data)["training"] == 12.5
 
 
-def test_flows_are_fitted_on_what_the_paper_says() -> None:
-    """Footnote 7: STS-B's sentences, whatever is measured; Figure 4 has NLI's as well."""
+def test_flows_are_fitted_on_the_texts_of_the_paper() -> None:
+    """Footnote 7: sentences of STS-B for all tasks; Figure 4 also has NLI."""
     flows = {(key, row.model) for key, table in TABLES.items() for row in table.rows if "flow" in (row.model or "")}
     fitted = {key: {model.rpartition(":")[2] for place, model in flows if model and place == key} for key, _ in flows}
     assert fitted == {
@@ -100,7 +100,7 @@ def test_flows_are_fitted_on_what_the_paper_says() -> None:
 
 
 def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> None:
-    """In Table 2 of subsets weighted by their size, of which one has twice as many pairs here."""
+    """Table 2 weights subsets by size; one has twice as many pairs here."""
     metrics = {key: {column.partition("#")[2] for column in TABLES[key].columns} for key in ("T2", "T3")}
     assert metrics == {"T2": {"pearson_wmean"}, "T3": {"pearson"}}
     file = write_raw(tmp_path / "es.tsv", rated(30), ("news", "news", "wikipedia"))
@@ -112,7 +112,7 @@ def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> N
     assert found["scores"][table.columns[0]] == pytest.approx(weighted, abs=1e-3)
 
 
-def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:
+def test_pairs_of_figure_5_and_their_figure(model: Path, tmp_path: Path) -> None:
     table, scale = TABLES["F5"], runs.Scale(tmp_path, model.parent)
     (found,) = runs.results(table, "sgbert", scale, [Row("untuned", model=str(model))], (0,), print)
     (task,) = make_tasks(["stsb-dev"], model.parent)
@@ -120,7 +120,7 @@ def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> Non
     cosines = task.similarities(load_model(str(model), device="cpu"))
     for rating in (5, 0):
         assert found["scores"][f"rated {rating}"] == pytest.approx(100 * cosines[task.gold == rating].mean(), abs=1e-3)
-    assert Path(found["provenance"]["picture"]).is_file()
+    assert Path(found["provenance"]["figure"]).is_file()
 
 
 def test_bars_of_figure_4_are_stsb_and_the_average() -> None:

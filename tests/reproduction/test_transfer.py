@@ -1,4 +1,4 @@
-"""SentEval's files, the pair features, the folds' order, and the seven tasks against scikit-learn."""
+"""SentEval's files, pair features, order of the folds, and the seven tasks compared with scikit-learn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def senteval(folder: Path) -> Path:
-    """All seven sets, small: sentences with "dog" are class 1, those with "cat" class 0."""
+    """Write all seven datasets, small: sentences with "dog" are class 1, sentences with "cat" class 0."""
     rng = random.Random(0)
 
     def lines(word: str, form: str = "{}", count: int = 12) -> str:
@@ -71,7 +71,7 @@ def test_the_seven_tasks(name: str, tmp_path: Path) -> None:
 
 
 COUNTS = {"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606, "sst2": 67349 + 872 + 1821, "trec": 5952, "mrpc": 5801}
-"""Rows of the published sets."""
+"""Numbers of rows of the published datasets."""
 
 
 @pytest.mark.parametrize("name", transfer.TRANSFER)

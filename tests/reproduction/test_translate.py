@@ -1,4 +1,4 @@
-"""Back-translation over tiny random models: what the file holds, how a run goes on, and what is refused."""
+"""Back-translation with tiny random models: content of the file, resumption, and refused models."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ def rows() -> list[tuple[str, str]]:
 
 
 def alone(folder: Path, sentence: str) -> str:
-    """One sentence by itself, without batches and padding."""
+    """Translate one sentence, without batches and padding."""
     model = MarianMTModel.from_pretrained(folder).eval()
     tokens = model.generate(**tokenizer()(sentence, return_tensors="pt"), max_new_tokens=12, num_beams=3, do_sample=False)
     return " ".join(tokenizer().decode(tokens[0], skip_special_tokens=True).split())
 
 
-def test_there_and_back_is_what_the_models_say_of_each_sentence(place: Path, folders: dict[str, Path]) -> None:
+def test_a_row_is_the_translation_of_each_sentence_alone(place: Path, folders: dict[str, Path]) -> None:
     assert run(folders, "--beams", 3) == 0
     originals = [" ".join(sentence.split()) for sentence in SENTENCES]
     assert rows() == [(text, alone(folders["back"], alone(folders["there"], text))) for text in originals]
@@ -89,13 +89,13 @@ def test_there_and_back_is_what_the_models_say_of_each_sentence(place: Path, fol
     assert pack.main(["table", "out.tsv", "--columns", "original", "translation", "--out", "shards"]) == 0
 
 
-def test_an_ended_run_goes_on_and_gives_the_same_bytes(
+def test_an_interrupted_run_resumes_with_identical_bytes(
     place: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(folders) == 0
     whole = Path("out.tsv").read_bytes()
     lines = whole.splitlines(keepends=True)
-    Path("out.tsv").write_bytes(b"".join(lines[:6]) + lines[6][:4])  # five rows, of which the last began a batch
+    Path("out.tsv").write_bytes(b"".join(lines[:6]) + lines[6][:4])  # five rows; the last one is the first of a batch
     capsys.readouterr()
     assert run(folders) == 0 and Path("out.tsv").read_bytes() == whole
     assert "7 rows, 3 of them new" in capsys.readouterr().out

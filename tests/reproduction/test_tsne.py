@@ -1,4 +1,4 @@
-"""Pairs in a plane by t-SNE."""
+"""Figures of sentence pairs by t-SNE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multicse.reproduction.figures import pairs_tsne
 
 
 def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The first half nearly equal, the others unrelated."""
+    """Return pairs of which the first half is nearly equal and the second half unrelated."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, n, 8))
     positive = np.arange(n) < n // 2
@@ -20,13 +20,13 @@ def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def lines(figure: Figure) -> list[np.ndarray]:
-    """Both ends of the lines of positive and of negative pairs, (N, 2, 2) each."""
+    """Return both ends of the lines of positive and of negative pairs, (N, 2, 2) each."""
     return [np.asarray(c.get_segments()) for c in figure.axes[0].collections if isinstance(c, LineCollection)]
 
 
 def test_pairs_are_joined() -> None:
     a, b, positive = pairs()
-    figure = pairs_tsne(3 * a, b, positive)  # lengths do not matter
+    figure = pairs_tsne(3 * a, b, positive)  # norms have no effect
     joined = lines(figure)
     assert [len(ends) for ends in joined] == [6, 6]
     scattered = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections if isinstance(c, PathCollection)]

@@ -1,4 +1,7 @@
-"""Pictures of one model, by the names that `Table.picture` takes: (model, table, folder of evaluation data) -> a figure."""
+"""Figures of one model, by the names of `Table.figure`.
+
+Each takes a model (as in `evaluate.py --model`), the table and the folder of evaluation data, and returns a figure.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,17 @@ from multicse.reproduction.tables.measures import AUGMENTATIONS, pair_task, seed
 from multicse.reproduction.tables.table import Table
 
 DRAWN_TOKENS = 5
-"""Of each text (MoCoUTRL, Figure 2)."""
+"""Number of tokens per text (MoCoUTRL, Figure 2)."""
 
 
 def pairs(model: str, table: Table, data: Path) -> Figure:
-    """Draw `extreme_pairs` of STS-B's development part (SG-BERT, Figures 5 and 6)."""
+    """Draw `extreme_pairs` of STS-B's development set (SG-BERT, Figures 5 and 6)."""
     task = pair_task("stsb-dev", data)
     return extreme_pairs(encode_once([task], load_model(model)), task)
 
 
 def augmentations(model: str, table: Table, data: Path) -> Figure:
-    """Draw the first vector of a file of word vectors, and what each augmentation makes of it (GCLSR, Figure 2)."""
+    """Draw the first vector of a file of word vectors with each augmentation (GCLSR, Figure 2)."""
     word = torch.from_numpy(np.array(open_vectors(parse(model).place).vectors[:1]))
     figure = new_figure(8, 1.6 * len(AUGMENTATIONS))
     panels = figure.subplots(len(AUGMENTATIONS), sharex=True)
@@ -45,11 +48,12 @@ def augmentations(model: str, table: Table, data: Path) -> Figure:
 
 
 def circle(model: str, table: Table, data: Path) -> Figure:
-    """Draw distances within a class, and random tokens in a plane with the angles they have there (MoCoUTRL, Figure 2).
+    """Draw distances within classes, and random tokens in a plane with the density of their angles (MoCoUTRL, Figure 2).
 
-    It is of the test part of the first column's file. Distances are those of vectors of unit length in all dimensions.
-    Five tokens of each text are reduced to two dimensions by linear kernel PCA, which is PCA; all of them, and those of four
-    classes, are drawn as points on a Gaussian density, and their angles as a von Mises-Fisher density.
+    The texts are the test set of the file in the first column. Distances are computed between unit vectors in all
+    dimensions. Five tokens per text are reduced to two dimensions by linear kernel PCA, which is PCA. The tokens of all
+    classes, and of four classes each, are drawn as points on a Gaussian density, and their angles as a von Mises-Fisher
+    density.
     """
     from scipy.spatial.distance import pdist
     from sklearn.decomposition import PCA
@@ -75,7 +79,13 @@ def circle(model: str, table: Table, data: Path) -> Figure:
 
 
 def token_states(encoder: Encoder, texts: Sequence[str], seed: int = 0) -> np.ndarray:
-    """States (N, 5, d) behind the last layer of five random tokens of each text, of which one may be drawn twice."""
+    """Return the last hidden states (N, 5, d) of five random tokens of each text, drawn with replacement.
+
+    Args:
+        encoder: A `FolderEncoder`.
+        texts: N texts.
+        seed: Seed of the draw.
+    """
     assert isinstance(encoder, FolderEncoder)
     rng = np.random.default_rng(seed)
     drawn: list[np.ndarray] = []
@@ -87,9 +97,16 @@ def token_states(encoder: Encoder, texts: Sequence[str], seed: int = 0) -> np.nd
 
 
 def vmf_density(angles: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Density at places (M,) of the circle of angles (N,): the mean of von Mises densities around them.
+    """Estimate the density of angles on the circle as a mean of von Mises densities around them.
 
-    Their concentration is 1 / h^2, h by Scott's rule of the circular standard deviation, at most 1.
+    The concentration is 1 / h^2, with h from Scott's rule for the circular standard deviation, at most 1.
+
+    Args:
+        angles: (N,) angles in radians.
+        places: (M,) angles at which the density is evaluated.
+
+    Returns:
+        (M,) densities.
     """
     from scipy.stats import circstd, vonmises
 
@@ -98,7 +115,7 @@ def vmf_density(angles: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def _plane(axes: Axes, points: np.ndarray) -> None:
-    """Points (N, 2) on their Gaussian density."""
+    """Draw points (N, 2) on their Gaussian density."""
     from scipy.stats import gaussian_kde
 
     x, y = (np.linspace(low, high, 60) for low, high in zip(points.min(0), points.max(0), strict=True))

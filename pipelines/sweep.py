@@ -154,6 +154,7 @@ def _run(search: Sweep, folder: Path) -> int:
 def _begin(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
+    from multicse.trainers.engine.stop import former_handlers
     from multicse.trainers.tuning.sweep import check_sweep, records_of
 
     check_sweep(search)
@@ -164,12 +165,14 @@ def _begin(search: Sweep, folder: Path) -> int:
             sync(folder / "journal.jsonl")
         print(f"this sweep has ended; what it came to is in {ended}")
         return 0
-    with opening(search.recipe, experiment_of(search.recipe)):
-        start_ray(search.recipe)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
-    with locked(folder, "--output"):
-        ended.unlink(missing_ok=True)  # another sweep's
-        return _carry_out(search, folder, goes_on)
+    with former_handlers() as main:
+        with opening(search.recipe, experiment_of(search.recipe)):
+            start_ray(search.recipe)
+        if main:  # Tune handles Ctrl-C only
+            signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        with locked(folder, "--output"):
+            ended.unlink(missing_ok=True)  # another sweep's
+            return _carry_out(search, folder, goes_on)
 
 
 def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:

@@ -40,8 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    from multicse.trainers.engine.journal import Journal
     from multicse.trainers.engine.mlflow_server import TrackingError
-    from multicse.trainers.engine.tracking import Journal, sync
+    from multicse.trainers.engine.tracking import sync
 
     header = Journal(arguments.journal).header()
     if header is None:

@@ -1,4 +1,4 @@
-"""Servers that several tests of this folder use. Each is started once per test process."""
+"""Servers for several tests of this folder; each is started once per test process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """An S3-compatible store on loopback with the bucket `BUCKET`."""
+    """Start an S3-compatible store on loopback with the bucket `BUCKET`."""
     server = S3Server(tmp_path_factory.mktemp("s3"))
     server.start()
     try:
@@ -24,7 +24,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[MLflowServer]:
-    """An MLflow server whose artifacts go through it into the store: clients need no access to the store."""
+    """Start an MLflow server that proxies artifacts to the store, so that clients need no access to the store."""
     server = MLflowServer(tmp_path_factory.mktemp("mlflow"), artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
     server.start()
     try:
@@ -35,7 +35,7 @@ def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator
 
 @pytest.fixture(scope="session")
 def python() -> Iterator[str]:
-    """A program that runs the scripts of this clone in forks of one process, for drivers that no test kills."""
+    """Return a program that runs the scripts of this clone in forks of one process; for drivers that no test kills."""
     warm = Warm(ROOT, plain_env())
     yield str(warm.bin / "python")
     warm.stop()
@@ -43,9 +43,9 @@ def python() -> Iterator[str]:
 
 @pytest.fixture
 def knows_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raylets that are started from here, and their workers, know the store by their environment, as nodes do."""
+    """Set the environment of the store for the raylets that tests start, and for their workers."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # another file's tests run beside
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # tests of another file run at the same time
     for name, value in s3.env_for_clients.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""Servers on loopback that the tests of this folder start and kill."""
+"""Servers on loopback for tests that start and kill them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ import pytest
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on now."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Server:
-    """An HTTP server on loopback, in its own process group, with what it keeps and its log in a folder.
+    """HTTP server on loopback in its own process group, with its data and log in a folder.
 
-    command: with ``{port}`` where the port stands. health: the path that answers 200 once it is up. env: on top of the
-    test's own environment.
+    Args:
+        folder: Folder for data and log.
+        command: Command with ``{port}`` for the port.
+        health: Path that returns status 200 once the server is up.
+        env: Additional environment variables.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, timeout: float = 600) -> None:
-        """Start it and wait until it answers; the test fails with the end of its log when it does not in `timeout` s."""
+        """Start the server and wait up to `timeout` seconds until it responds; otherwise fail with the end of its log."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / "server.log"
         with open(log, "ab") as output:
@@ -63,7 +66,7 @@ class Server:
         pytest.fail(f"{self.command} did not start:\n{text}")
 
     def answers(self) -> bool:
-        """Whether the health page answers now."""
+        """Return True if the health page responds."""
         try:
             with urllib.request.urlopen(self.uri + self.health, timeout=10) as answer:
                 return bool(answer.status == 200)
@@ -71,12 +74,12 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """SIGKILL to its whole group; afterwards nothing answers."""
+        """Kill the process group; afterwards the server does not respond."""
         if self.process is None:
             return
         family: list[psutil.Process] = []
         with contextlib.suppress(psutil.NoSuchProcess):
-            # Servers like MLflow's put their workers into groups of their own.
+            # Servers such as MLflow start their workers in other groups.
             family = psutil.Process(self.process.pid).children(recursive=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -90,16 +93,19 @@ class Server:
 
 
 class MLflowServer(Server):
-    """``mlflow server`` on SQLite in the folder, with a proxied artifact store.
+    """``mlflow server`` on SQLite with a proxied artifact store.
 
-    artifacts: a folder or a URL (``s3://…``); none: in the folder.
+    Args:
+        folder: Folder for the database and the log.
+        artifacts: Folder or URL (``s3://…``) of the artifacts. If None, they are stored in `folder`.
+        env: Additional environment variables.
     """
 
     def __init__(self, folder: Path, artifacts: str | None = None, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", "{port}", "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
         command += ["--artifacts-destination", artifacts or str(folder / "artifacts")]
-        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a dozen processes that nothing here needs
+        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # would start a dozen unused processes
         super().__init__(folder, command, health="/health", env={**quiet, **(env or {})})
 
 
@@ -107,7 +113,7 @@ BUCKET = "multicse"
 
 
 class S3Server(Server):
-    """An S3-compatible store (moto's server), with one bucket, `BUCKET`."""
+    """S3-compatible store (moto's server) with the bucket `BUCKET`."""
 
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
@@ -116,7 +122,7 @@ class S3Server(Server):
 
     @property
     def env_for_clients(self) -> dict[str, str]:
-        """What a user of another store than AWS's sets; the credentials are any, since this store asks for none."""
+        """Return the environment for a store other than AWS; this store accepts any credentials."""
         return {
             "AWS_ENDPOINT_URL": self.uri,
             "AWS_ACCESS_KEY_ID": "test",
@@ -125,7 +131,7 @@ class S3Server(Server):
         }
 
     def client(self) -> Any:
-        """A boto3 client of this store."""
+        """Return a boto3 client of this store."""
         import boto3
 
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
@@ -136,7 +142,7 @@ class S3Server(Server):
         self.client().create_bucket(Bucket=BUCKET)
 
     def objects(self, prefix: str = "") -> dict[str, int]:
-        """Key -> size in bytes of the bucket's objects below a prefix."""
+        """Return the size in bytes of the bucket's objects below a prefix, by key."""
         pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
 
@@ -145,22 +151,26 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 def plain_env() -> dict[str, str]:
-    """The environment without a cluster and a store; ``python`` is the one of the tests."""
+    """Return the environment without cluster and store variables; ``python`` is the interpreter of the tests."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "RAY_ADDRESS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
     return {**own, "PATH": path, "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
 class RayHead:
-    """``ray start --head`` on loopback, with a dashboard that takes jobs; stopped by its process ids.
+    """``ray start --head`` on loopback with a dashboard that accepts jobs; it is stopped by its process IDs.
 
-    It is given no AWS settings: what a job needs travels with the job, as on a cluster of a user's own. arguments: further
-    ones of ``ray start``. env: what is set for it and for `env`.
+    It has no AWS settings: as on a user's cluster, each job brings its environment.
+
+    Args:
+        folder: Folder of the cluster's files.
+        arguments: Additional arguments of ``ray start``.
+        env: Additional environment variables for the cluster and its drivers.
     """
 
     def __init__(self, arguments: Sequence[str] = ("--num-cpus=4",), env: Mapping[str, str] | None = None) -> None:
         self.arguments = list(arguments)
-        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: socket names end at 107 characters
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short, since socket names are limited to 107 characters
         self.port, self.dashboard, agent, client = (free_port() for _ in range(4))
         self.ports = [f"--port={self.port}", f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={client}"]
         self.ports.append(f"--dashboard-agent-listen-port={agent}")
@@ -172,13 +182,13 @@ class RayHead:
 
     @property
     def env_for_jobs(self) -> dict[str, str]:
-        """For ``ray job submit``."""
+        """Return the environment for ``ray job submit``."""
         return {**self.env, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{self.dashboard}"}
 
     def start(self) -> None:
         command = [RAY, "start", "--head", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", *self.ports]
         command += ["--disable-usage-stats", f"--temp-dir={self.folder}", *self.arguments]
-        # A file, not a pipe: the head's processes inherit it, and a pipe is read until all of them have ended.
+        # A file and not a pipe: the head's processes inherit it, and reading a pipe would wait until all of them end.
         with open(self.folder / "start.log", "wb") as out:
             done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT)
         if done.returncode:
@@ -187,7 +197,7 @@ class RayHead:
             pytest.fail(f"ray start failed:\n{text}")
 
     def processes(self) -> list[psutil.Process]:
-        """What belongs to this cluster: whatever names its folder or address, and all that those started."""
+        """Return the processes of this cluster: all that name its folder or address, and their children."""
         found: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -199,7 +209,7 @@ class RayHead:
         return list(found.values())
 
     def kill(self) -> None:
-        """SIGKILL to all of it, until nothing is left."""
+        """Kill all processes until none is left."""
         for _ in range(10):
             if not (left := self.processes()):
                 break
@@ -211,9 +221,9 @@ class RayHead:
 
 
 class Nodes:
-    """A head that only drivers use, and raylets with CPUs, each with a loopback address of its own.
+    """Head node for drivers, and raylets with CPUs, each with its own loopback address.
 
-    They and their workers have the environment that the test has when this is made, as nodes of a cluster have theirs.
+    They and their workers have the environment of the test at the time of construction.
     """
 
     def __init__(self, workers: int, cpus: float) -> None:
@@ -227,29 +237,29 @@ class Nodes:
         try:
             for i in range(workers):
                 self.workers.append(self.cluster.add_node(num_cpus=cpus, node_ip_address=f"127.0.0.{2 + i}"))
-        except BaseException:  # a busy machine may take longer to start one than Ray waits
+        except BaseException:  # on a busy machine a start can take longer than Ray waits
             self.stop()
             raise
 
     @property
     def address(self) -> str:
-        """What RAY_ADDRESS is for a driver on this cluster."""
+        """Return RAY_ADDRESS for a driver on this cluster."""
         return str(self.cluster.address)
 
     def family(self, node: Any) -> list[psutil.Process]:
-        """The processes of a raylet: itself and the workers that it started."""
+        """Return the processes of a raylet: itself and its workers."""
         (raylet,) = node.all_processes["raylet"]
         one = psutil.Process(raylet.process.pid)
         return [one, *one.children(recursive=True)]
 
     def kill(self, node: Any) -> None:
-        """SIGKILL to a raylet and to all its processes at once, as when a machine disappears."""
+        """Kill a raylet and all its processes at once, like the failure of a machine."""
         (raylet,) = node.all_processes["raylet"]
         kill_families([raylet.process.pid])
         raylet.process.wait(30)
 
     def kill_all(self) -> None:
-        """SIGKILL to every process of every node, the head's included."""
+        """Kill every process of every node including the head."""
         parents = [
             process.process.pid
             for node in (self.cluster.head_node, *self.workers)
@@ -265,7 +275,7 @@ class Nodes:
 
 
 def kill_families(pids: Sequence[int]) -> None:
-    """SIGKILL to processes and all that they started; returns when none of them runs any more."""
+    """Kill processes and their children, and return when none of them is running."""
     found: dict[int, psutil.Process] = {}
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -275,8 +285,8 @@ def kill_families(pids: Sequence[int]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     deadline = time.monotonic() + 120
-    while any(_runs(process) for process in found.values()):  # not psutil's wait, which would take a child's exit code
-        assert time.monotonic() < deadline, "a killed process goes on"
+    while any(_runs(process) for process in found.values()):  # psutil's wait would consume a child's exit code
+        assert time.monotonic() < deadline, "a killed process is still running"
         time.sleep(0.05)
 
 

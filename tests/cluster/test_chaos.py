@@ -1,4 +1,4 @@
-"""Four runs of the chaos benchmark: in process and through Ray, with checkpoints on the disk and in a store."""
+"""Four runs of the chaos benchmark: in process and through Ray, with checkpoints on disk and in a remote store."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from benchmarks import chaos
 
 @pytest.mark.cluster
 @pytest.mark.timeout(3600)
-def test_what_dies_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_killed_runs_resume(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
-    # In process: the driver; both signals, one within a checkpoint. One worker: everything, and the disk. Two: a worker
-    # within a checkpoint, then the raylet.
+    # In process: the driver, and both signals, one during a checkpoint. One worker: everything, and the disk. Two workers:
+    # a worker during a checkpoint, then the raylet.
     code = chaos.main(numbers=(0, 3, 10, 14), patience=8)
-    said = capsys.readouterr().out
-    assert code == 0 and said.splitlines()[-1].startswith("4 of 4"), said
+    output = capsys.readouterr().out
+    assert code == 0 and output.splitlines()[-1].startswith("4 of 4"), output

@@ -1,6 +1,6 @@
 """cluster.yaml, cluster-aws.yaml and rayjob.yaml against Ray's own code, and AWS's side of them on an emulator.
 
-Nothing here reaches a cloud: moto answers as AWS does. What it cannot tell is whether AWS has spot instances today.
+No test accesses a cloud: moto emulates AWS. It cannot check whether AWS has spot instances available.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cluster() -> dict[str, Any]:
 
 @pytest.fixture
 def whole() -> dict[str, Any]:
-    """cluster.yaml with the nodes of eight GPUs, as the command in it brings them in."""
+    """Return cluster.yaml with the nodes of eight GPUs enabled by the command that it documents."""
     text = (ROOT / "cluster.yaml").read_text()
     assert "`sed -i 's/^#8 //' cluster.yaml`" in text
     return dict(yaml.safe_load(re.sub("^#8 ", "", text, flags=re.MULTILINE)))
@@ -49,7 +49,7 @@ def rayjob() -> dict[str, Any]:
 
 
 def prepared(config: dict[str, Any]) -> dict[str, Any]:
-    """As `ray up` prepares and validates it."""
+    """Return a cluster as prepared and validated by `ray up`."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     ready = prepare_config(copy.deepcopy(config))
@@ -58,7 +58,7 @@ def prepared(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_kubernetes(job: dict[str, Any]) -> dict[str, Any]:
-    """As KubeRay's autoscaler reads a cluster; it validates against the same schema."""
+    """Return a cluster as read by KubeRay's autoscaler, validated against the same schema."""
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
     resource = {"metadata": {"name": "multicse", "namespace": "default"}, "spec": job["spec"]["rayClusterSpec"]}
@@ -73,16 +73,16 @@ def test_ray_accepts_the_cluster(cluster: dict[str, Any], whole: dict[str, Any])
     ready = prepared(whole)
     types = ready["available_node_types"]
     head, gpu, gpu8 = (types.pop(name) for name in (ready["head_node_type"], "gpu", "gpu8"))
-    assert not types, "a default of Ray's slipped in"
+    assert not types, "contains a default of Ray"
     workers = (gpu, gpu8)
     most = {most: sum(t["resources"][kind] * t["max_workers"] for t in workers) for kind, most in AUTOSCALING.items()}
-    assert head["resources"] == {"CPU": 0, **most}, "the checks of a run read what the cluster can grow to"
+    assert head["resources"] == {"CPU": 0, **most}, "the checks of a run read the maximum size of the cluster"
     assert (gpu["min_workers"], gpu["max_workers"]) == (0, ready["max_workers"])
     assert ready["provider"]["cache_stopped_nodes"] is False, "a stopped node costs its disk"
 
 
 def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
-    """With click's own parsing; one value of RAY_AUTH_MODE for all."""
+    """Parsed with click; RAY_AUTH_MODE has the same value everywhere."""
     from ray.scripts.scripts import start
 
     found = []
@@ -96,8 +96,8 @@ def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
     assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}"
 
 
-def test_nccl_and_gloo_meet_on_the_interface_of_the_default_route(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
-    """The command is run up to `ray start`; the kernel says on which interface a packet to the outside would leave."""
+def test_nccl_and_gloo_use_the_interface_of_the_default_route(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    """The command is run up to `ray start`; the kernel reports the interface of packets to the outside."""
     (line,) = [command for command in cluster["worker_start_ray_commands"] if "ray start" in command]
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "FI_PROVIDER", "LD_LIBRARY_PATH")
     script = line.partition("RAY_AUTH_MODE")[0] + " ".join(["echo", *(f'"${name}"' for name in names)])
@@ -117,8 +117,8 @@ def test_nccl_and_gloo_meet_on_the_interface_of_the_default_route(cluster: dict[
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0")
 
 
-def test_nodes_of_eight_gpus_have_room_for_nccl_and_its_plugin(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
-    """Their docker options and setup are what Ray's own code makes of the type; shared memory exceeds Ray's objects."""
+def test_nodes_with_eight_gpus_have_memory_for_nccl_and_its_plugin(whole: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    """Docker options and setup are resolved by Ray's own code; shared memory is larger than Ray's object store."""
     from ray._private.ray_constants import DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
     from ray.autoscaler._private.util import prepare_config
 
@@ -134,8 +134,8 @@ def test_nodes_of_eight_gpus_have_room_for_nccl_and_its_plugin(whole: dict[str, 
     assert int(volume["emptyDir"]["sizeLimit"].removesuffix("Gi")) << 30 > DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES
 
 
-def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_path: Path) -> None:
-    """Run as written, in a home with the mounted files. All that they ask for is in this environment: nothing is fetched."""
+def test_the_setup_commands_find_their_files(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """They run unchanged in a home with the mounted files. This environment has all packages, so nothing is downloaded."""
     home = tmp_path / "home"
     for remote, local in cluster["file_mounts"].items():
         target = home / Path(remote).relative_to("/home/ray")
@@ -168,7 +168,7 @@ def test_kuberay_reads_the_same_cluster(whole: dict[str, Any], rayjob: dict[str,
     assert there["max_workers"] == here["max_workers"]
 
 
-def test_image_ray_and_python_agree_everywhere(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+def test_versions_of_image_ray_and_python_are_equal_everywhere(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
     image = cluster["docker"]["image"]
     name, tag = image.split(":")
     assert name == "rayproject/ray"
@@ -184,8 +184,8 @@ def test_image_ray_and_python_agree_everywhere(cluster: dict[str, Any], rayjob: 
     assert {container["workingDir"] for container in containers} == {"/home/ray/multicse"}
 
 
-def test_strangers_do_not_reach_the_job(rayjob: dict[str, Any]) -> None:
-    """A token, and a policy for every pod of the cluster that names who comes in."""
+def test_the_job_is_not_reachable_from_outside(rayjob: dict[str, Any]) -> None:
+    """There is a token, and a network policy for every pod of the cluster that lists the allowed sources."""
     assert rayjob["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     parts = list(yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()))
     assert not any("RAY_AUTH_MODE" in part.get("data", {}) for part in parts)
@@ -194,15 +194,15 @@ def test_strangers_do_not_reach_the_job(rayjob: dict[str, Any]) -> None:
     assert all(peer["podSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule["from"])
 
 
-def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> None:
-    """Docker makes the folder of WORKDIR as root, whoever the user is."""
+def test_the_image_runs_as_a_user_with_a_writable_folder() -> None:
+    """Docker creates the folder of WORKDIR as root for any user."""
     lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
     steps = [line.split(maxsplit=1) for line in lines if line and line[0] != "#"]
     kinds = [kind for kind, _ in steps]
     folder = next(rest for kind, rest in steps if kind == "WORKDIR")
     assert [rest for kind, rest in steps if kind == "USER"] == ["ray"]
     assert steps.index(["RUN", f"mkdir -p {folder}"]) in range(kinds.index("USER"), kinds.index("WORKDIR"))
-    assert set(kinds) <= {"FROM", "USER", "ENV", "ARG", "RUN", "WORKDIR", "COPY"}, "ADD unpacks and fetches what it is given"
+    assert set(kinds) <= {"FROM", "USER", "ENV", "ARG", "RUN", "WORKDIR", "COPY"}, "ADD unpacks archives and downloads URLs"
     for kind, rest in steps:
         assert kind != "COPY" or rest.startswith("--chown=ray:users ")
         assert kind != "RUN" or not re.search(r"\b(sudo|curl|wget)\b|apt-get (?!.*--no-install-recommends)", rest), rest
@@ -212,8 +212,8 @@ def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> Non
     assert all((ROOT / name).is_file() for names in copied if names[-1] == "./" for name in names[:-1])
 
 
-def test_the_image_and_the_nodes_take_torch_from_one_index_of_its_wheels(cluster: dict[str, Any]) -> None:
-    """And an index can replace it, as for a machine without a GPU."""
+def test_the_image_and_the_nodes_use_the_same_index_for_torch(cluster: dict[str, Any]) -> None:
+    """It can be replaced by another index, for example for a machine without a GPU."""
     text = (ROOT / "Dockerfile").read_text()
     index = re.search(r"^ARG TORCH_INDEX=(https://download\.pytorch\.org/whl/cu\d+)$", text, re.MULTILINE)
     assert index and text.index("FROM ") < index.start() < text.index("--extra-index-url ${TORCH_INDEX}")
@@ -233,7 +233,7 @@ def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
     assert 0 < recipe.run.gpus_per_worker <= int(gpu["nvidia.com/gpu"])
     reading = sum(stream.cpus for stream in recipe.streams.values())
     assert recipe.run.cpus_per_worker + reading <= int(gpu["cpu"])
-    assert recipe.run.max_failures > 0, "spot nodes go away"
+    assert recipe.run.max_failures > 0, "spot nodes can be terminated"
 
 
 # ------------------------------------------------------------------------------------------------ AWS, on an emulator
@@ -241,7 +241,7 @@ def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
 
 @pytest.fixture
 def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """All of AWS that the emulator has, and a home for the key pair that Ray makes."""
+    """Start the emulator of AWS, with a home folder for the key pair that Ray creates."""
     server = S3Server(tmp_path / "aws")
     server.start()
     for name, value in server.env_for_clients.items():
@@ -252,7 +252,7 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 def stack(address: str, **more: str) -> dict[str, str]:
-    """cluster-aws.yaml deployed, as docs/how-to/cluster.md says; its outputs."""
+    """Deploy cluster-aws.yaml as described in docs/how-to/cluster.md and return its outputs."""
     import boto3
 
     client = boto3.client("cloudformation")
@@ -269,8 +269,10 @@ def stack(address: str, **more: str) -> dict[str, str]:
 
 @pytest.mark.cluster
 def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S3Server) -> None:
-    """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address, and a
-    worker may use nothing but the bucket."""
+    """The stack is created, `ray up` runs its steps, and both kinds of nodes are started.
+
+    Only SSH from one address is allowed, and a worker may access only the bucket.
+    """
     import boto3
     from ray.autoscaler._private.aws.config import bootstrap_aws
 
@@ -279,7 +281,7 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
     where = {"Vpc": public["VpcId"], "Zone": public["AvailabilityZone"], "PublicSubnet": public["SubnetId"]}
     made_there = stack("203.0.113.7/32", Range="172.31.240.0/20", **where)
     group, private = made_there["SecurityGroup"], made_there["Subnet"]
-    # Which the emulator does not read in a stack; see the next test.
+    # The emulator ignores this in a stack; see the next test.
     ec2.modify_subnet_attribute(SubnetId=private, MapPublicIpOnLaunch={"Value": True})
     text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
     bootstrap_aws(prepared(yaml.safe_load(text)))
@@ -304,13 +306,11 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
             assert {*subnets} == {private}
             node.pop("SecurityGroupIds")
         else:
-            assert subnets == [public["SubnetId"]], "the subnet of gpu8 cannot be reached from outside"
+            assert subnets == [public["SubnetId"]], "the subnet of gpu8 is not reachable from outside"
             node["SubnetId"] = subnets[0]
         (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
         (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
-        cards = [
-            one for card in found["NetworkInterfaces"] for one in card["Groups"]
-        ]  # where the emulator has those of gpu8
+        cards = [one for card in found["NetworkInterfaces"] for one in card["Groups"]]  # the emulator has them for gpu8
         assert {one["GroupId"] for one in found["SecurityGroups"] or cards} == {group}
         assert found["IamInstanceProfile"]["Arn"].endswith("multicse-head" if name == "head" else "multicse-worker")
         spot[name] = found.get("InstanceLifecycle")
@@ -346,24 +346,24 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
     iam = boto3.client("iam")
     (role,) = iam.get_instance_profile(InstanceProfileName="multicse-worker")["InstanceProfile"]["Roles"]
     policy = iam.get_role_policy(RoleName=role["RoleName"], PolicyName="bucket")["PolicyDocument"]
-    policy = yaml.safe_load(policy) if isinstance(policy, str) else policy  # boto3 decodes what AWS sends
+    policy = yaml.safe_load(policy) if isinstance(policy, str) else policy  # boto3 decodes the answer of AWS
     assert {one["Resource"] for one in policy["Statement"]} == {"arn:aws:s3:::my-bucket", "arn:aws:s3:::my-bucket/*"}
     assert not iam.list_attached_role_policies(RoleName=role["RoleName"])["AttachedPolicies"]
 
 
 class Template(yaml.SafeLoader):
-    """CloudFormation's own tags as their values: `!Ref Routes` is "Routes"."""
+    """Loader that reads CloudFormation's tags as plain values: `!Ref Routes` is "Routes"."""
 
 
 Template.add_multi_constructor("!", lambda loader, tag, node: node.value)
 
 
-def test_the_subnet_of_several_network_cards_is_whole(whole: dict[str, Any]) -> None:
-    """What the emulator leaves out of a stack: routes of the subnet, EFA among the nodes, the placement group."""
+def test_the_subnet_of_several_network_cards_is_complete(whole: dict[str, Any]) -> None:
+    """Parts of a stack that the emulator ignores: routes of the subnet, EFA between nodes, the placement group."""
     resources = yaml.load((ROOT / "cluster-aws.yaml").read_text(), Template)["Resources"]
     made = {name: resource.get("Properties") for name, resource in resources.items()}
     assert made["RoutesOfSubnet"] == {"RouteTableId": "Routes", "SubnetId": "Subnet"}
-    assert made["Subnet"]["MapPublicIpOnLaunch"] is True, "Ray takes no other"
+    assert made["Subnet"]["MapPublicIpOnLaunch"] is True, "Ray supports no other"
     both = {"GroupId": "Closed.GroupId", "IpProtocol": "-1"}
     assert made["AmongNodes"] == both | {"SourceSecurityGroupId": "Closed.GroupId"}
     assert made["ToNodes"] == both | {"DestinationSecurityGroupId": "Closed.GroupId"}
@@ -374,7 +374,7 @@ def test_the_subnet_of_several_network_cards_is_whole(whole: dict[str, Any]) -> 
     assert fast == {"Together", "Subnet", "Outside", "Gateway", "Routes", "ToOutside", "RoutesOfSubnet", "ToBucket"}
 
 
-def test_the_stack_is_closed_and_plain() -> None:
+def test_the_stack_is_closed_and_has_no_aliases() -> None:
     """AWS refuses YAML aliases in a template; the emulator does not."""
     tokens = yaml.scan((ROOT / "cluster-aws.yaml").read_text())
     assert not [token for token in tokens if isinstance(token, (yaml.AliasToken, yaml.AnchorToken))]

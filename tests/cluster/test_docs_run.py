@@ -1,7 +1,7 @@
-"""Run the commands of the pages in docs/, one after the other, with an installed wheel in a folder with a reader's files.
+"""Run the commands of the pages in docs/ in order, with an installed wheel in a folder with a reader's files.
 
-Training is cut to two steps of the smoke recipe, since what is asked here is that a command does what its page needs of it;
-`tests/test_docs_commands.py` reads every one as it stands. The README's are run by `test_readme.py`, from a clone.
+Training is shortened to two steps of the smoke recipe, since these tests check only that commands do their part of a page.
+`tests/test_docs_commands.py` parses every command unchanged, and `test_readme.py` runs the README's commands in a clone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.test_docs_commands import commands
 
 SHORT = "--run.max_steps 2 --run.num_workers 0"
 OFFLINE = ("smoke", "images", "cyclic")
-"""Recipes that are run as they are but for their length."""
+"""Recipes that run unchanged except for their length."""
 BEFORE = {
     "export": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "evaluation": [
@@ -47,7 +47,7 @@ BEFORE = {
     "tracking": [f"multicse simcse smoke {SHORT} --run.output_dir OUTPUT"],
     "sg-bert": ["multicse pack text sentences.txt --overwrite --out shards/mine"],
 }
-"""What is there when the reader of a page comes to it."""
+"""Files and state that a page requires of its reader."""
 PAPERS = {name: tuple(module.RECIPES) for name, module in zip(NAMES, map(load, NAMES), strict=True)}
 PAPERS["run"] = ("demo", "smoke", "bert-base")
 SKIPPED = {
@@ -71,7 +71,7 @@ SKIPPED = {
     "synonyms": "the same",
     "stsb-translated ": "what was translated",
 }
-"""Commands that are not run, and why."""
+"""Commands that are not run, with the reason."""
 STAND_INS = {
     r"--data \S+ --tasks stsb-test --figures": "--tasks lee --figures",
     r"--data (SentEval/data/downstream|raw-tsvs|DIR)( --tasks( [a-z][a-z0-9-]*)+)?": "--tasks lee",
@@ -88,21 +88,21 @@ STAND_INS = {
     r"--workers \d+": "--workers 2",
     r"--run\.(max_steps|workers) \d+": "",
 }
-"""What is run for what a reader has, or has the time for."""
+"""Replacements for files that only a reader has, and for commands that take too long."""
 PAGES = {
     page.stem: page
     for page in sorted((ROOT / "docs").rglob("*.md"))
     if page.stem not in ("cluster", "explore", "log", "mocoutrl", "results")
     and re.search(r"^```(bash|sh)$", page.read_text(), re.MULTILINE)
 }
-"""Those of clusters, clouds, hours and WordNet are read only."""
+"""Pages with commands that are run. Those of the other pages need clusters, clouds, hours or WordNet and are only parsed."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a reader's files, as the pages name them."""
+    """Create a folder with the files of a reader, named as on the pages."""
     folder, rng = tmp_path_factory.mktemp("reader"), np.random.default_rng(0)
     pictures = [png(int(color)) for color in rng.integers(0, 255, 60)]
     places = [f"{('cats', 'dogs')[number % 2]}/{number}.png" for number in range(60)]
@@ -142,7 +142,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def short(command: str) -> str:
-    """The command, cut to what there is time for."""
+    """Return the command with shortened training."""
     words = (command := re.sub(r"\s+#\s.*", "", command)).split()
     name = Path(words[1]).stem if words[0] == "python" and len(words) > 1 else ""
     for what, instead in STAND_INS.items():
@@ -167,7 +167,7 @@ def short(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def env(place: Path, site: Path) -> Iterator[dict[str, str]]:
-    """The environment of a reader whose `multicse` is a fork of a process that has imported the installed wheel."""
+    """Return the environment of a reader. `multicse` is a fork of a process that has imported the installed wheel."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MULTICSE_", "MLFLOW_"))}
     own |= {"PYTHONPATH": str(site), "HOME": str(place / "home")}
     own["BERT"] = str(site / "multicse" / "models" / "small-bert-en")
@@ -181,7 +181,7 @@ def test_every_command_of_a_page(page: str, place: Path, env: dict[str, str]) ->
     ran, wrong = ["set -e"], []
     written = commands(PAGES[page].read_text().replace("```sh\n", "```bash\n"))
     shortened = (short(command) for command in written if not any(map(command.count, SKIPPED)))
-    for line in dict.fromkeys([*BEFORE.get(page, ()), *shortened]):  # recipes of one paper are the same once they are short
+    for line in dict.fromkeys([*BEFORE.get(page, ()), *shortened]):  # shortened recipes of one paper are equal
         script = "\n".join([*(command for command in ran if command.startswith(("set", "export"))), line])
         done = subprocess.run(["bash", "-c", script], cwd=place, env=env, capture_output=True, text=True)
         ran.append(line)

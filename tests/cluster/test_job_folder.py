@@ -1,4 +1,4 @@
-"""Jobs that are sent their folder and nothing else: ``ray job submit --working-dir . -- python pipelines/...``."""
+"""Jobs that get only their folder: ``ray job submit --working-dir . -- python pipelines/...``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.conftest import copy_code
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
-def test_results_stay_when_ray_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model, tracking and the best recipe of a run and a sweep; their first and last lines name the folder."""
+def test_results_remain_after_ray_has_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, tracking data and best recipe of a run and of a sweep remain; the first and last lines name their folder."""
     from mlflow import MlflowClient
 
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
@@ -51,5 +51,5 @@ def test_results_stay_when_ray_has_stopped(tmp_path: Path, monkeypatch: pytest.M
         assert logged.info.status == "FINISHED"
         assert {"export", "figures"} <= {file.path for file in client.list_artifacts(logged.info.run_id)}
     best = Recipe.from_json((sweep / "best.json").read_text())
-    encoder = "multicse/models/small-bert-en"  # Ray sends a folder in place of each link
+    encoder = "multicse/models/small-bert-en"  # Ray uploads a folder instead of each link
     assert (best.streams["text"].shards, best.flat()["encoder.path"]) == ("runs/offline/text", encoder)

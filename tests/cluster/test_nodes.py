@@ -1,4 +1,4 @@
-"""Several raylets on one machine stand for several nodes: one that dies, a cluster that grows, a job in S3."""
+"""Several nodes, simulated by raylets on one machine: a node that dies, an autoscaled cluster, a job with S3."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 
 from multicse.data.offline.demo import write_demo_shards
 from multicse.trainers.engine.cluster import AUTOSCALING
+from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.output import key_of
-from multicse.trainers.engine.tracking import Journal
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_
 
 @pytest.fixture(scope="module")
 def nodes(s3: S3Server) -> Iterator[Nodes]:
-    """Two raylets that know the store by their environment, which a driver on them has as well."""
+    """Start two raylets with the environment of the store, which drivers on them have as well."""
     with pytest.MonkeyPatch.context() as patch:
         variables = {"RAY_AUTH_MODE": "disabled", "MULTICSE_STORAGE": f"s3://{BUCKET}/runs", **s3.env_for_clients}
         for name, value in variables.items():
@@ -41,7 +41,7 @@ def nodes(s3: S3Server) -> Iterator[Nodes]:
 
 
 def training(nodes: Nodes) -> list[tuple[Any, psutil.Process]]:
-    """The training workers, each with its raylet."""
+    """Return the training workers, each with its raylet."""
     return [
         (node, process)
         for node in nodes.workers
@@ -75,7 +75,7 @@ def recipe_of(output: Path) -> Recipe:
 
 
 def last_step(output: Path) -> int:
-    """The last step that a run's journal has."""
+    """Return the last step in a run's journal."""
     return max((line["step"] for _, line in Journal(output / "journal.jsonl").lines() if "step" in line), default=0)
 
 
@@ -89,10 +89,8 @@ def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> Non
     raise AssertionError(f"no step {step}:\n{driver.communicate()[0][-3000:]}")
 
 
-def test_a_node_that_dies_is_replaced_by_another(
-    nodes: Nodes, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
-) -> None:
-    """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
+def test_a_dead_node_is_replaced(nodes: Nodes, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path) -> None:
+    """The run finishes. MLflow has every step once; metrics and model equal an undisturbed run."""
     settings = ["--run.max-steps", "30", "--evaluation.eval_steps", "10", "--run.logging-steps", "1", "--run.threads", "1"]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
@@ -101,8 +99,8 @@ def test_a_node_that_dies_is_replaced_by_another(
         wait_for_step(driver, broken, 15)
         dead = training(nodes)[0][0]
         nodes.kill(dead)
-        assert 15 <= last_step(broken) < 30, "it was not interrupted"
-        for file in broken.glob("journal.jsonl*"):  # its disk is gone with it
+        assert 15 <= last_step(broken) < 30, "the run was not interrupted"
+        for file in broken.glob("journal.jsonl*"):  # its disk is lost as well
             file.unlink(missing_ok=True)
         text, _ = driver.communicate(timeout=1200)
     finally:
@@ -126,7 +124,7 @@ def test_a_node_that_dies_is_replaced_by_another(
     assert found == history(tracking.uri, other["mlflow_run_id"], key)
 
     sent = {key.split("/")[3] for key in s3.objects("runs/shards/") if key.endswith("/dataset.json")}
-    assert sent >= {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
+    assert sent >= {"text", "image"}, "the offline shards on the driver's disk are uploaded for the other nodes"
 
     model = "export/model.safetensors"
     assert (broken / model).read_bytes() == (whole / model).read_bytes()
@@ -136,7 +134,7 @@ def test_a_node_that_dies_is_replaced_by_another(
 
 @pytest.fixture
 def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
-    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand."""
+    """Start a head without CPUs, as in cluster.yaml, whose autoscaler (from `ray up`) adds nodes with 2 CPUs."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
     most = {AUTOSCALING["CPU"]: 4}
@@ -168,15 +166,15 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
         one.kill()
 
 
-def test_a_cluster_that_begins_with_its_head_alone_grows(
+def test_an_autoscaled_cluster_starts_with_its_head_alone(
     growing: RayHead, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
-    """The run waits for the node that the autoscaler makes; what it may not have is refused."""
+    """The run waits for a node from the autoscaler. A request beyond the maximum size is refused."""
     env = {**growing.env, "RAY_ADDRESS": growing.address}
     driver = drive(python, tmp_path / "refused", tracking.uri, "--run.cpus-per-worker", "4", env=env)
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 1 and "the cluster has 4: the run would wait for ever" in text, text[-3000:]
-    encoder = write_encoder(tmp_path / "encoder")  # of which a node that is bought for the run would know nothing
+    encoder = write_encoder(tmp_path / "encoder")  # a new node for the run would not have these variables
     driver = drive(python, tmp_path / "refused", tracking.uri, "--encoder.path", encoder, env=env)
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 1 and f"encoder.path: {encoder}" in text and "no other node yet" in text, text[-3000:]
@@ -192,7 +190,7 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(
 
 @pytest.fixture
 def head() -> Iterator[RayHead]:
-    """It is given no AWS settings: what a job needs travels with the job."""
+    """Start a head without AWS settings; each job brings its environment."""
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
     one = RayHead()
     try:
@@ -205,7 +203,7 @@ def head() -> Iterator[RayHead]:
 def test_a_job_leaves_everything_in_the_store(
     head: RayHead, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
-    """`ray job submit` with nothing but URLs: the store holds all that a later run, or a user, needs."""
+    """`ray job submit` with URLs only: the store contains everything that a later run or a user needs."""
     import torch
     from mlflow import MlflowClient
 
@@ -231,7 +229,7 @@ def test_a_job_leaves_everything_in_the_store(
     assert json.loads(content(s3, f"{last}/recipe.json"))["streams"]["text"]["shards"] == f"s3://{BUCKET}/shards/text"
     assert not list(output.glob("ray/**/*.safetensors")), "a checkpoint went to the driver's disk"
 
-    # The user's machine has no access to the store: the server hands the artifacts on.
+    # The user's machine has no access to the store: the server proxies the artifacts.
     client = MlflowClient(tracking.uri)
     run = client.get_run(run_id)
     assert run.info.status == "FINISHED" and "train/image" in run.data.metrics

@@ -1,4 +1,4 @@
-"""A node that only reads is killed: its windows are read again elsewhere, and training gets the same batches."""
+"""A node that only reads data is killed: other nodes read its windows again, and training gets the same batches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ cluster.shutdown()
 
 
 @pytest.mark.cluster
-def test_the_node_of_a_reading_task_dies(tmp_path: Path) -> None:
+def test_a_node_with_reading_tasks_dies(tmp_path: Path) -> None:
     shards = write_text(tmp_path, (60, 50))
     run = subprocess.run([sys.executable, "-c", SCRIPT, shards], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert "90 equal batches" in run.stdout, run.stdout[-2000:] + run.stderr[-2000:]

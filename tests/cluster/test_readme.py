@@ -1,4 +1,4 @@
-"""The README's commands on a fresh machine, one after the other, in a home that is empty."""
+"""Run the README's commands in order on a fresh machine with an empty home folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.test_docs_commands import commands
 
 SHORT = "--run.max_steps 2"
 STAND_INS = {
-    "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without what it installs
+    "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without its installation commands
     "make test": "true",
     "visualcse.py bert-base": "visualcse.py smoke",
     "google-bert/bert-base-uncased": "models/small-bert-en",
@@ -29,17 +29,17 @@ STAND_INS = {
     "ray job": f"{RAY} job",
     "-- python pipelines/visualcse.py\n": f"-- python pipelines/visualcse.py smoke {SHORT}\n",
 }
-"""What is run for what a reader has and a test has not, or not the time for."""
+"""Replacements for files that only a reader has, and for commands that take too long."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run starts Ray by itself; a token that it left in the home would close the cluster that follows."""
+    """Includes a cluster after a run that started Ray: a token left in the home folder would lock that cluster."""
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     copy_code(clone)
-    shutil.copy(ROOT / ".gitignore", clone)  # a job's copy of the folder is without what it names
+    shutil.copy(ROOT / ".gitignore", clone)  # a job's copy of the folder does not contain the listed files
     lines = "".join(f"Sentence {number} of a reader's own {number % 7} pages.\n" for number in range(400))
     (clone / "sentences.txt").write_text(lines)
     (clone / "sentences.txt.gz").write_bytes(gzip.compress(lines.encode()))

@@ -1,6 +1,6 @@
-"""Two nodes with separate disks: files of a recipe that one of them lacks are refused before anything starts.
+"""Two nodes with separate disks: a recipe with files that one of them lacks is refused before anything starts.
 
-The second node is a raylet in a mount namespace of its own, where an empty file system lies over a folder.
+The second node is a raylet in its own mount namespace, where an empty file system is mounted over a folder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ for changes in json.loads(sys.argv[1]):
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A folder that only the head and the first node see."""
+    """Return a folder that only the head and the first node can read."""
     folder = tmp_path / "disk"
     folder.mkdir()
     allowed = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", folder], capture_output=True, text=True)
@@ -55,7 +55,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def head(disk: Path) -> Iterator[RayHead]:
-    """A head without CPUs and the two nodes, of which the second has the beginning of an encoder."""
+    """Start a head without CPUs and the two nodes; the second has an incomplete encoder."""
     one = RayHead(["--num-cpus=0"])
     try:
         one.start()
@@ -69,10 +69,10 @@ def head(disk: Path) -> Iterator[RayHead]:
         one.kill()
 
 
-def test_files_that_only_one_node_has_are_named(
+def test_files_that_a_node_lacks_are_named(
     head: RayHead, disk: Path, tmp_path: Path, tracking: MLflowServer, python: str
 ) -> None:
-    """Every kind of setting, with the node's address; with files that both nodes see the same command trains."""
+    """For every kind of setting the error has the node's address. With shared files the same command trains."""
     pack("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", disk / "packed", "--shard-size", 9)
     (disk / "lines.jsonl").write_text("".join(json.dumps({"text": f"Line {i}"}) + "\n" for i in range(64)))
     (disk / "pairs.tsv").write_text("one\ttwo\t3.0\nthree\tfour\t1.0\n")
@@ -99,9 +99,9 @@ def test_files_that_only_one_node_has_are_named(
     done = subprocess.run([python, "-c", SCRIPT, json.dumps(changes)], cwd=ROOT, env=env, capture_output=True, text=True)
     found, *refused = done.stdout.splitlines()
     assert found == "found everywhere" and len(refused) == len(cases), done.stdout + done.stderr[-3000:]
-    for (setting, what, _), said in zip(cases, refused, strict=True):
-        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "nothing there"
-        assert said.startswith(f"{setting}: {what}") and f"not on the node {NODES[1]} ({there})" in said, said
+    for (setting, what, _), error in zip(cases, refused, strict=True):
+        there = "1 files, 0.0 MB there" if setting == "encoder.path" else "not found there"
+        assert error.startswith(f"{setting}: {what}") and f"not on node {NODES[1]} ({there})" in error, error
 
     command = [python, "pipelines/simcse.py", "smoke", "--run.tracking-uri", tracking.uri, "--run.storage", storage]
     codes: dict[str, int] = {}

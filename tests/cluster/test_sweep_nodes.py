@@ -1,4 +1,4 @@
-"""A sweep on several raylets, one of which disappears; then the whole cluster does, and it goes on on another."""
+"""A sweep loses one of its raylets and then the whole cluster, and resumes on another cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from multicse.trainers.engine.tracking import Journal
+from multicse.trainers.engine.journal import Journal
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
 from tests.cluster.test_nodes import content
 from tests.cluster.test_sweep_resume import history, runs_of
@@ -26,14 +26,14 @@ from tests.conftest import ROOT
 
 TRIALS, STEPS = 5, 10
 RUNG = 6
-"""Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
+"""ASHA's rung for trials of ten steps with an evaluation at every step."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 
 
 @dataclass
 class Sweep:
-    """A sweep of five trials, and what it leaves. Trial 0, the recipe as it stands, hardly learns: it is not the best."""
+    """Sweep of five trials and its files. Trial 0, the unchanged recipe, hardly learns, so it is not the best."""
 
     output: Path
     uri: str
@@ -44,7 +44,7 @@ class Sweep:
         words += f" --run.max_steps {STEPS} --evaluation.eval_steps 1 --run.logging_steps 1 --run.threads 1"
         command = [sys.executable, "pipelines/sweep.py", *words.split(), *arguments]
         command += ["--output", str(self.output), "--run.tracking_uri", self.uri]
-        with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would hold open
+        with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would keep open
             return subprocess.Popen(command, cwd=ROOT, env=dict(self.env), stdout=log, stderr=subprocess.STDOUT)
 
     def end(self, driver: subprocess.Popen[bytes]) -> None:
@@ -53,13 +53,13 @@ class Sweep:
         except subprocess.TimeoutExpired:
             kill_families([driver.pid])
             driver.wait(30)
-        assert driver.returncode == 0, self.said()
+        assert driver.returncode == 0, self.text()
 
     @property
     def log(self) -> Path:
         return self.output.with_name(f"{self.output.name}.log")
 
-    def said(self) -> str:
+    def text(self) -> str:
         return self.log.read_text()[-4000:]
 
     @property
@@ -71,14 +71,14 @@ class Sweep:
         return list(json.loads((self.output / "trials.json").read_text()))
 
     def losses(self) -> list[list[tuple[int, float]]]:
-        """Step and loss of every trial, in the order of the trials."""
+        """Return step and loss of every trial, in the order of the trials."""
         runs = runs_of(self.uri, self.summary["mlflow_run_id"])
         found = [history(self.uri, runs[trial["trial_id"]].info.run_id) for trial in self.trials]
         return [[(step, value) for step, _, value in one] for one in found]
 
 
 def undisturbed(folder: Path) -> Sweep:
-    """The same trials on this machine, all to their end."""
+    """Run the same trials to their end on this machine."""
     env = {name: value for name, value in plain_env().items() if name != "MULTICSE_STORAGE"}
     sweep = Sweep(folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", env)
     sweep.end(sweep.start("--scheduler", "none"))
@@ -86,12 +86,12 @@ def undisturbed(folder: Path) -> Sweep:
 
 
 def on(nodes: Nodes) -> dict[str, str]:
-    """The environment of a driver on a cluster."""
+    """Return the environment of a driver on a cluster."""
     return {**os.environ, "RAY_ADDRESS": nodes.address, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs"}
 
 
 def journals(processes: list[psutil.Process]) -> dict[Path, int]:
-    """Journals that these processes write, and the last step in each."""
+    """Return the journals that these processes write, with the last step in each."""
     found = set()
     for process in processes:
         try:
@@ -106,7 +106,7 @@ def last_step(journal: Path) -> int:
 
 
 def wait_for_progress(sweep: Sweep, driver: subprocess.Popen[bytes], nodes: Nodes) -> tuple[Any, list[Path]]:
-    """The node, and the journals on it, of the first trial that is in its middle."""
+    """Wait for a trial in the middle of training, and return its node and the journals on that node."""
     deadline = time.monotonic() + 900
     while time.monotonic() < deadline and driver.poll() is None:
         for node in nodes.workers:
@@ -114,11 +114,11 @@ def wait_for_progress(sweep: Sweep, driver: subprocess.Popen[bytes], nodes: Node
             if any(STEPS * 0.3 <= step <= STEPS * 0.6 for step in steps.values()):
                 return node, list(steps)
         time.sleep(0.02)
-    raise AssertionError(f"no trial was seen in its middle:\n{sweep.said()}")
+    raise AssertionError(f"no trial was seen in its middle:\n{sweep.text()}")
 
 
 def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
-    """The best trial's model is that of the undisturbed sweep: exported, among the artifacts, registered."""
+    """Check that the best trial's model equals the undisturbed sweep, as export, artifact and registered version."""
     from mlflow import MlflowClient
 
     summary, expected = sweep.summary, whole.summary
@@ -137,21 +137,21 @@ def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
 
 
 def records(s3: S3Server) -> dict[str, dict[str, Any]]:
-    """What is written down of the trials that ended, by trial."""
+    """Return the records of the finished trials by trial."""
     keys = [key for key in s3.objects("runs/") if re.search(r"/sweep-[^/]*/[^/]*\.json$", key)]
     found = [json.loads(content(s3, key)) for key in keys]
     return {record["trial_id"]: record for record in found if record["status"] in ("finished", "stopped")}
 
 
 def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
-    """When each file of a trial's checkpoints was written."""
+    """Return the time of each file in a trial's checkpoints."""
     client: Any = s3.client()
     keys = [key for key in s3.objects("runs/") if f"/{trial_id}-seed-" in key]
     return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
 
 
 def histories(sweep: Sweep, trials: Iterable[str]) -> dict[str, list[tuple[int, int, float]]]:
-    """Step, time and loss of these trials, while the sweep goes on."""
+    """Return step, time and loss of these trials while the sweep is running."""
     from mlflow import MlflowClient
 
     client = MlflowClient(sweep.uri)
@@ -167,8 +167,8 @@ def histories(sweep: Sweep, trials: Iterable[str]) -> dict[str, list[tuple[int, 
 def test_a_node_and_then_the_cluster_dies(
     knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
 ) -> None:
-    """With ASHA. The trial of a node that dies goes on on the other one. Of the cluster nothing is left but the store and
-    the tracking server; on another one the sweep goes on, and comes to what it comes to undisturbed."""
+    """The trial of a dead node continues on the other node. Then only the store and the tracking server are left of the
+    cluster; the sweep, with ASHA, resumes on another cluster and has the results of an undisturbed sweep."""
     whole = undisturbed(tmp_path)
     nodes = Nodes(2, cpus=1)
     try:
@@ -178,13 +178,13 @@ def test_a_node_and_then_the_cluster_dies(
             dead, cut_off = wait_for_progress(sweep, driver, nodes)
             nodes.kill(dead)
             assert driver.poll() is None and dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
-            begun = {Journal(path).header()["run_id"]: last_step(path) for path in cut_off}  # type: ignore[index]
-            assert begun and all(0 < step < STEPS for step in begun.values()), "it was not interrupted"
-            for path in cut_off:  # its disk is gone with it
+            started = {Journal(path).header()["run_id"]: last_step(path) for path in cut_off}  # type: ignore[index]
+            assert started and all(0 < step < STEPS for step in started.values()), "the trial was not interrupted"
+            for path in cut_off:  # its disk is lost as well
                 shutil.rmtree(path.parent)
             while not records(s3) and driver.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.2)
-            assert driver.poll() is None, sweep.said()
+            assert driver.poll() is None, sweep.text()
         finally:
             if driver.poll() is None:
                 kill_families([driver.pid])
@@ -205,7 +205,7 @@ def test_a_node_and_then_the_cluster_dies(
     finally:
         nodes.stop()
 
-    # Not trained again: the same values of the same times, the same files of the same times.
+    # Not trained again: values, files and their times are unchanged.
     assert {trial_id: records(s3)[trial_id] for trial_id in before} == before
     assert histories(sweep, before) == known
     assert {trial_id: checkpoints(s3, trial_id) for trial_id in stored} == stored
@@ -214,14 +214,14 @@ def test_a_node_and_then_the_cluster_dies(
     runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
     assert runs.keys() == {trial["trial_id"] for trial in trials}
     assert "RUNNING" not in {run.info.status for run in runs.values()}
-    assert begun.keys() <= {run.info.run_id for run in runs.values()}, "another attempt has another run"
+    assert started.keys() <= {run.info.run_id for run in runs.values()}, "another attempt has another MLflow run"
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in expected]
     for trial, other, losses, others in zip(trials, expected, sweep.losses(), whole.losses(), strict=True):
-        # What ASHA stopped has the beginning of what it would have become; its loss may be a step ahead of its score.
+        # A trial that ASHA stopped has the first steps of the complete trial; its loss can be one step ahead of its score.
         assert trial["curve"] == other["curve"][: trial["step"]]
         assert losses == others[: len(losses)] and trial["step"] <= len(losses) <= STEPS
         assert trial["step"] == (STEPS if trial["status"] == "finished" else RUNG)
-    # Trial 0 is spared, and so is the best at the rung. Others are measured by it, if what ASHA knows outlives the driver.
+    # Trial 0 and the best trial at the rung continue. Others are compared with them, if ASHA's state survives the driver.
     scores = [dict(trial["curve"])[RUNG] for trial in expected]
     best = scores.index(max(scores[1:]))
     assert [trials[number]["status"] for number in (0, best)] == ["finished"] * 2

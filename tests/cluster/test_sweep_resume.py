@@ -1,4 +1,4 @@
-"""A sweep that is killed or interrupted, and goes on: the same finished trials, none twice, the same best."""
+"""A sweep resumes after a kill or an interrupt: finished trials are kept, none is repeated, the best is the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def command(output: Path, uri: str) -> list[str]:
-    """Four trials of ten steps without early stopping, so that what each of them comes to is known beforehand; one at a
-    time, so that what Optuna proposes does not depend on which of two was faster."""
+    """Return the command for four trials of ten steps. There is no early stopping, so that their results are predictable,
+    and one trial at a time, so that Optuna's proposals do not depend on timing."""
     words = "visualcse --recipe smoke --trials 4 --scheduler none --run.max_steps 10 --evaluation.eval_steps 2"
     words += " --concurrent 1"
     places = ["--output", str(output), "--run.tracking_uri", uri, "--run.logging_steps", "1"]
@@ -34,7 +34,7 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
 
 
 def runs_of(uri: str, parent: str) -> dict[str, Any]:
-    """Nested runs of a sweep, by trial id."""
+    """Return the nested runs of a sweep by trial ID."""
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
@@ -45,12 +45,12 @@ def runs_of(uri: str, parent: str) -> dict[str, Any]:
 
 
 def finished(output: Path, uri: str) -> dict[str, str]:
-    """MLflow runs of the trials that ended, by trial id, while the sweep goes on."""
+    """Return the MLflow runs of the finished trials by trial ID while the sweep is running."""
     records = [json.loads(file.read_text()) for file in (output / "trials").glob("*.json")]
     ended = {record["trial_id"] for record in records if record["status"] == "finished"}
     if not ended:
         return {}
-    from mlflow import MlflowClient  # before there is a run it would create the tables, as the driver does
+    from mlflow import MlflowClient  # before the first run it would create the tables at the same time as the driver
 
     client = MlflowClient(uri)
     (experiment,) = [found for found in client.search_experiments() if found.name == "visualcse"]
@@ -59,7 +59,7 @@ def finished(output: Path, uri: str) -> dict[str, str]:
 
 
 def history(uri: str, run_id: str) -> list[tuple[int, int, float]]:
-    """Step, time and value of a run's loss."""
+    """Return step, time and value of a run's loss."""
     from mlflow import MlflowClient
 
     found = MlflowClient(uri).get_metric_history(run_id, "train/text")
@@ -67,11 +67,11 @@ def history(uri: str, run_id: str) -> list[tuple[int, int, float]]:
 
 
 def kill_everything(driver: subprocess.Popen[str]) -> None:
-    """SIGKILL to the driver, as a machine that goes away; its Ray ends by itself."""
+    """Kill the driver, like the failure of a machine; its Ray ends by itself."""
     family = psutil.Process(driver.pid).children(recursive=True)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(30)
-    for process in family:  # the next one should not share the cores with what is still ending
+    for process in family:  # the next driver should not share cores with processes that are still ending
         try:
             process.kill()
         except psutil.NoSuchProcess:
@@ -79,7 +79,7 @@ def kill_everything(driver: subprocess.Popen[str]) -> None:
 
 
 def interrupt(driver: subprocess.Popen[str]) -> None:
-    """Ctrl-C."""
+    """Send Ctrl-C and check the exit code and message."""
     driver.send_signal(signal.SIGINT)
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 130 and "the same command goes on" in text, text[-3000:]
@@ -90,8 +90,8 @@ def finish(driver: subprocess.Popen[str]) -> None:
     assert driver.returncode == 0, text[-3000:]
 
 
-def test_a_sweep_goes_on(tmp_path: Path) -> None:
-    """After Ctrl-C, and after everything was killed, by the same command."""
+def test_a_sweep_resumes(tmp_path: Path) -> None:
+    """The same command resumes it after Ctrl-C and after a kill of all processes."""
     from mlflow import MlflowClient
 
     finish(start(command(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db")))
@@ -118,11 +118,11 @@ def test_a_sweep_goes_on(tmp_path: Path) -> None:
     runs = runs_of(uri, summary["mlflow_run_id"])
     client = MlflowClient(uri)
     assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
-    for trial_id, before in ended.items():  # not trained again: the same values of the same times
+    for trial_id, before in ended.items():  # not trained again: values and times are unchanged
         assert (runs[trial_id].info.run_id, history(uri, runs[trial_id].info.run_id)) == before
     assert [run.data.tags["sweep.status"] for run in runs.values()] == ["finished"] * 4
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    for run in runs.values():  # every step once, also in trials that were cut off in the middle
+    for run in runs.values():  # every step once, also in interrupted trials
         assert [step for step, _, _ in history(uri, run.info.run_id)] == list(range(1, 11))
 
     trials, others = (

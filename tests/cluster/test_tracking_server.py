@@ -1,4 +1,4 @@
-"""A real MLflow server that is killed in the middle of a run and comes back, twice."""
+"""A real MLflow server is killed and restarted twice during a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from multicse.trainers.engine.tracking import Journal, Sender, Tracker, open_run
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import Sender, Tracker, open_run
 from tests.cluster.servers import MLflowServer
 from tests.conftest import ROOT
 
@@ -36,9 +37,9 @@ def wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """80 steps: a server that is lost twice, half a line of a killed process, ten steps computed again, three replays. What
-    the tracker did not send, the run's summary and its end, one command brings."""
+def test_every_step_is_recorded_once_after_all_failures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """80 steps with two server failures, an incomplete line of a killed process, ten repeated steps and three replays. One
+    command sends the rest of the metrics, the summary and the status of the run."""
     from mlflow import MlflowClient
 
     caplog.set_level(logging.WARNING, "multicse.trainers.engine")
@@ -54,9 +55,9 @@ def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.Lo
             began = time.monotonic()
             tracker.log(20, {"loss": math.inf, "lr": 1e-3})
             assert time.monotonic() - began < 20, "training waited for the server"
-            wait(lambda: "does not answer" in caplog.text)
+            wait(lambda: "does not respond" in caplog.text)
             server.start()
-            wait(lambda: "is back" in caplog.text)
+            wait(lambda: "responds again" in caplog.text)
             server.kill()
             for step in range(21, 50):
                 tracker.log(step, {"loss": step / 10, "lr": 1e-3})
@@ -77,7 +78,7 @@ def test_a_step_is_there_once_after_everything(tmp_path: Path, caplog: pytest.Lo
         assert done.returncode == 0, done.stdout + done.stderr
         for _ in range(3):
             sender = Sender(Journal(path), server.uri, run.run_id)
-            sender._known = {}  # nothing is asked: the server itself keeps equal metrics once
+            sender._known = {}  # without a query: the server stores equal metrics once
             sender.send()
         client, found = MlflowClient(server.uri), histories(server.uri, run.run_id)
         assert [point for point in found["loss"] if point[0] != 20] == [(n, n / 10) for n in range(80) if n != 20]

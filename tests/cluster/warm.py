@@ -1,7 +1,7 @@
-"""Run commands in forks of a process that has imported everything, which would take each of them seconds.
+"""Run commands in forks of a process that has imported everything, to save the seconds of importing.
 
-`Warm` starts that process. The programs in its folder `bin` send it their words, environment and streams, and end with the
-exit code of the fork, so that a shell uses them like the programs that they replace.
+`Warm` starts that process. The programs in its folder `bin` send their arguments, environment and streams to it and end with
+the exit code of the fork, so a shell can use them like the programs that they replace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LAZY = (
     "ray.tune",
     "sentence_transformers",
 )
-"""Modules that commands import where they use them."""
+"""Modules that commands import only when they use them."""
 CLIENT = """\
 #!{python} -IS
 import json, os, socket, sys
@@ -48,19 +48,19 @@ PROGRAMS = {
     "multicse": "[{root!r} + '/bin/multicse', *sys.argv[1:]]",
     "python": "sys.argv[1:] if sys.argv[1:2] and sys.argv[1].startswith(('pipelines/', 'reproduction/')) else None",
 }
-"""How a program's words become those of a script; None: the real program runs."""
+"""Functions from the arguments of a program to the arguments of a script, or None to run the real program."""
 
 
 class Warm:
-    """Start the process that imports everything, and make the programs that ask it.
+    """Process that has imported everything, and the programs that use it.
 
     Args:
-        root: A clone, or the folder in which pip has installed the wheel.
-        env: Environment of the imports.
+        root: Clone, or folder in which pip has installed the wheel.
+        env: Environment of the process.
     """
 
     def __init__(self, root: Path, env: Mapping[str, str]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="warm-"))  # short: socket names end at 107 characters
+        self.folder = Path(tempfile.mkdtemp(prefix="warm-"))  # short, since socket names are limited to 107 characters
         self.bin, log, address = self.folder / "bin", str(self.folder / "log"), str(self.folder / "socket")
         self.bin.mkdir()
         for name, words in PROGRAMS.items():
@@ -77,7 +77,7 @@ class Warm:
             )
 
     def stop(self) -> None:
-        """End it, and the commands that still run."""
+        """End the process and all running commands."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -85,7 +85,7 @@ class Warm:
 
 
 def load(root: Path) -> None:
-    """Import all modules of the project, and those that they import later."""
+    """Import all modules of the project and the modules that they import later."""
     sys.path[0] = str(root)
     for file in sorted((root / "multicse").glob("*/**/*.py")):
         name = str(file.relative_to(root).with_suffix("")).replace("/", ".").removesuffix(".__init__")
@@ -93,12 +93,12 @@ def load(root: Path) -> None:
     importlib.import_module("multicse.trainers.engine.mlflow_server").import_mlflow()
     for name in LAZY:
         importlib.import_module(name)
-    assert threading.active_count() == 1, "a fork does not have the threads that an import has started"
+    assert threading.active_count() == 1, "an import has started threads, which a fork would lack"
 
 
 def serve(listening: socket.socket) -> str:
-    """Fork a process for each command; return in that process, with the script that it has to run."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended disappear
+    """Fork a process per command; in that process return the script to run."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # finished forks are reaped
     while True:
         asked, _ = listening.accept()
         if not os.fork():

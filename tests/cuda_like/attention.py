@@ -1,4 +1,4 @@
-"""The two attention kernels that CUDA has for texts of any length, written out for the CPU, with what they refuse."""
+"""CPU versions of CUDA's two attention kernels for texts of variable length, including the inputs that they reject."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Text = tuple[slice, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def register(library: torch.library.Library) -> None:
-    """Give a library of the kind ``aten``, ``IMPL`` the four operators of the two kernels."""
+    """Register the four operators of the two kernels in a library of kind ``aten``, ``IMPL``."""
     flash: list[Callable[..., Any]] = [flash_attention_forward, flash_attention_backward]
     efficient: list[Callable[..., Any]] = [efficient_attention_forward, efficient_attention_backward]
     for function in flash + efficient:
@@ -23,7 +23,7 @@ def register(library: torch.library.Library) -> None:
 def texts(
     row: tuple[Tensor, ...], starts: Tensor, longest: int, p: float, causal: bool, scale: Any, seed: Tensor
 ) -> Iterator[Text]:
-    """Yield of each text its place; q, k, v (H, L, d); softmax (H, L, L); and the factors of dropout, of the same shape."""
+    """Yield for each text its slice; q, k, v (H, L, d); softmax (H, L, L); and the dropout factors (H, L, L)."""
     assert starts.dtype == torch.int32 and int(starts[-1]) == len(row[0])
     generator = torch.Generator().manual_seed(int(seed))
     for first, last in pairwise(starts.tolist()):
@@ -59,7 +59,7 @@ def gradients(grad: Tensor, row: tuple[Tensor, ...], scale: Any, *how: Any) -> t
 
 
 def seed(p: float) -> Tensor:
-    """Return what the backward repeats dropout from; without dropout no random number is drawn, as on CUDA."""
+    """Return the seed of dropout for the backward pass; without dropout no random number is drawn, as on CUDA."""
     return torch.randint(2**62, ()) if p else torch.zeros((), dtype=torch.long)
 
 

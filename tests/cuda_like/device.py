@@ -36,7 +36,7 @@ WAITS = {
     aten.unique_consecutive.default,
     aten.unique_dim.default,
 }
-"""Operators whose result's value or size the host has to know."""
+"""Operators for which the host waits: it needs the value or size of their result."""
 INDEXED = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 
 
@@ -50,7 +50,7 @@ def note(kind: str) -> None:
 
 
 def _line() -> str:
-    """Return the innermost line of the product; of a library if there is none."""
+    """Return the innermost line of the product in the stack, otherwise of a library."""
     frame: types.FrameType | None = sys._getframe(2)
     library = ""
     while frame is not None:
@@ -65,7 +65,7 @@ def _line() -> str:
 
 
 class CudaTensor(Tensor):
-    """A tensor that reports the device `cuda:0`; `data_on_cpu` has its values."""
+    """Tensor that reports the device `cuda:0`; `data_on_cpu` contains its values."""
 
     data_on_cpu: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # below autograd
@@ -106,14 +106,14 @@ class CudaTensor(Tensor):
 
 
 def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the values; record what it would have cost, and refuse what CUDA refuses."""
+    """Run an operator on the values, record waits and uploads, and reject inputs that CUDA rejects."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     ours = [x for x in tensors if isinstance(x, CudaTensor)]
     host = [x for x in tensors if not isinstance(x, CudaTensor)]
     place = kwargs.get("device")
     to = None if place is None else torch.device(place).type
     if func is aten._fused_sdp_choice.default:
-        return 0  # the formula written out
+        return 0  # explicit formula
     if func in WAITS and ours:
         note(f"wait: {func.overloadpacket.__name__}")
     elif func is aten._to_copy.default or func is aten.copy_.default:
@@ -144,7 +144,7 @@ def call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 class Done:
-    """A stream or an event, on which everything is done at once."""
+    """Stream or event that completes everything immediately."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -154,7 +154,7 @@ class Done:
 
 
 class Cuda(TorchDispatchMode):
-    """Sends everything that has to do with the device to `call`."""
+    """Mode that sends all operators on the device to `call`."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -167,7 +167,7 @@ class Cuda(TorchDispatchMode):
 
 
 def to_device(module: nn.Module) -> nn.Module:
-    """Move a module to the device; shared parameters stay shared."""
+    """Move a module to the device; shared parameters remain shared."""
     moved: dict[int, Tensor] = {}
     for part in module.modules():
         for name, parameter in part._parameters.items():
@@ -183,17 +183,17 @@ def to_device(module: nn.Module) -> nn.Module:
 
 
 def kernels_of(params: Any, kernel: str) -> bool:
-    """Which attention kernel takes these tensors, by the rules of torch for an H100."""
+    """Return the attention kernel that torch would choose for these tensors on an H100."""
     half = params.query.dtype in (torch.float16, torch.bfloat16)
     size = params.query.shape[-1]
     return half and size <= 256 if kernel == "flash" else size % (8 if half else 4) == 0
 
 
 def install() -> None:
-    """Make torch take the device for a GPU, in this process and all its threads."""
+    """Let torch treat the device as a GPU, in this process and all its threads."""
     always: Callable[..., bool] = lambda *a, **k: True  # noqa: E731
     never: Callable[..., bool] = lambda *a, **k: False  # noqa: E731
-    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device="cuda") shows its upload
+    torch._C._set_only_lift_cpu_tensors(True)  # record the upload of torch.tensor(..., device="cuda")
     torch.autograd.set_multithreading_enabled(False)
     torch.cuda._lazy_init = lambda: None
     torch.cuda.manual_seed_all = lambda seed: None

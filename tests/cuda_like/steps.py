@@ -1,8 +1,8 @@
-"""Steps of training on a GPU that is not there; prints what each did that a step must not do.
+"""Run training steps on a simulated GPU and print their errors, waits and uploads.
 
     python -m tests.cuda_like.steps LIBRARY ROWS
 
-LIBRARY is the compiled `device.cpp`; ROWS is JSON: name -> [pipeline, settings, precisions].
+LIBRARY is the compiled `device.cpp`; ROWS is JSON with [pipeline, settings, precisions] by name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before torch, which looks once
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before the import of torch, which checks only once
 
 import torch  # noqa: E402
 
@@ -44,7 +44,7 @@ def made(name: str, pipeline: str, settings: dict[str, Any]) -> Engine:
 
 
 def losses(method: Method, updates: list[dict[str, Batch]]) -> dict[str, float]:
-    """Return the losses of all updates without dropout, and the norm of their gradient."""
+    """Return the losses of all updates without dropout, and their gradient norm."""
     method.eval()
     torch.manual_seed(0)
     found = [method(batches).losses for batches in updates]
@@ -55,7 +55,7 @@ def losses(method: Method, updates: list[dict[str, Batch]]) -> dict[str, float]:
 
 
 def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[str]) -> Iterator[tuple[str, Found]]:
-    """Yield of each precision what a step did. One before makes what stays for good, such as tables on the device."""
+    """Yield the record of a step for each precision. A previous step creates permanent tables on the device."""
     engine = made(name, pipeline, settings)
     readers = engine._readers()
     updates = [
@@ -86,7 +86,7 @@ def steps(name: str, pipeline: str, settings: dict[str, Any], precisions: list[s
 
 
 def main() -> None:
-    """Print a line of JSON for each row and precision: name, precision, and what was found, or an error."""
+    """Print a line of JSON per row and precision: name, precision, and the record of the step or an error."""
     torch.set_num_threads(1)
     library = torch.library.Library("aten", "IMPL")
     attention.register(library)

@@ -1,8 +1,7 @@
-"""A step of every method on a GPU runs without an error of device or type, waits for nothing, and uploads only its batch.
+"""On a GPU a step of every method has no device or type errors, waits for nothing, and uploads only its batch.
 
-The GPU is imagined: tensors have their data on the CPU and report `cuda:0` (`device.py`), so that the engine takes the ways
-of CUDA, with its autocast and the operators of its attention kernels (`attention.py` has them written out). Kernels, NCCL
-and speed are not tested here.
+The GPU is simulated: tensors have their data on the CPU and report `cuda:0` (`device.py`), so the engine uses its code paths
+for CUDA, with autocast and the operators of the attention kernels (`attention.py`). Kernels, NCCL and speed are not tested.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ HERE = Path(__file__).parent
 TORCH = Path(torch.__file__).parent
 PRECISIONS = ("fp32", "bf16", "fp16")
 SMOKE = [name for name in registry.NAMES if "smoke" in registry.load(name).RECIPES]
-TRAINED = {"encoder.vectors": "gclsr/vectors"}  # by the first row of GCLSR
+TRAINED = {"encoder.vectors": "gclsr/vectors"}  # in the first row of GCLSR
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "simcse, chunks": ("simcse", {"run.mini_batch_size": 6}),
     "sgbert, one layer": ("sgbert", {"method.loss": "opt1"}),
@@ -36,7 +35,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gclsr, nothing augmented": ("gclsr", {**TRAINED, "method.partial": 0.0}),
     "gclsr, redrawn": ("gclsr", {**TRAINED, "encoder.unknown": "redrawn", "method.weighting": "softmax"}),
 }
-"""Pipeline and settings of ways that the smoke recipes do not take; in one precision."""
+"""Pipeline and settings of code paths that the smoke recipes do not use; in one precision."""
 ROWS = {**{name: (name, {}, PRECISIONS) for name in SMOKE}, **{name: (*way, ("bf16",)) for name, way in VARIANTS.items()}}
 
 
@@ -45,7 +44,7 @@ CASES = [(name, precision) for name, (_, _, precisions) in ROWS.items() for prec
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, offline: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """What each row did, by name and precision; from one process of its own, since torch is changed in it."""
+    """Return the record of each row by name and precision, from a separate process since torch is modified there."""
     compiler, headers = shutil.which(os.environ.get("CXX", "c++")), TORCH / "include"
     if compiler is None or not headers.is_dir() or torch.version.cuda is not None:
         pytest.skip("needs a C++ compiler (CXX, c++) and a CPU build of torch with its headers")
@@ -61,7 +60,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, offline: Path) -> dict[tuple
 
 
 def ran(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row, or raise RuntimeError with the trace of what it raised."""
+    """Return a row, or raise RuntimeError with the traceback of its error."""
     if "error" in row:
         raise RuntimeError(row["error"])
     return row
@@ -78,7 +77,7 @@ def test_a_step_waits_for_nothing(name: str, precision: str, found: dict[tuple[s
 
 
 @pytest.mark.parametrize("name", [name for name in ROWS if "gclsr" not in name or name.endswith("nothing augmented")])
-def test_losses_and_gradients_are_those_of_the_cpu(name: str, found: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Without dropout, in fp32, and without GCLSR's augmentation, which draws other numbers on a GPU."""
+def test_losses_and_gradients_equal_those_of_the_cpu(name: str, found: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Without dropout, in fp32, and without GCLSR's augmentation, which draws other random numbers on a GPU."""
     on_cpu, on_gpu = ran(found[name, ROWS[name][2][0]])["losses"]
     assert on_gpu == pytest.approx(on_cpu, rel=1e-3)

@@ -429,7 +429,7 @@ def test_words_are_found_behind_a_prompt(tmp_path: Path) -> None:
     assert found == ["dog"]
 
 
-@pytest.mark.parametrize(("length", "message"), [(25, "25 is more than the 24 tokens"), (4, "prompt.*take 4 tokens")])
+@pytest.mark.parametrize(("length", "message"), [(25, "25 exceeds the 24 tokens"), (4, "prompt.*take 4 tokens")])
 def test_the_length_of_a_stream_fits_the_encoder(length: int, message: str, tmp_path: Path, recipe: Recipe) -> None:
     folder = saved(tmp_path / "model", **PROMPTS)
     recipe = recipe.changed({"encoder.path": str(folder), "streams.text.max_length": length})

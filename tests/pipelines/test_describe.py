@@ -128,7 +128,7 @@ def test_what_a_first_run_would_use_is_told_without_a_cuda_context(
     assert found[1] == ("GPUs", f"2 x NVIDIA H100, 1 x NVIDIA T4; {counted}")
     assert not torch.cuda.is_initialized()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert hardware(recipe)[1] == ("GPUs", f"none that nvidia-smi lists; {counted}")
+    assert hardware(recipe)[1] == ("GPUs", f"none found by nvidia-smi; {counted}")
 
 
 @pytest.mark.cluster

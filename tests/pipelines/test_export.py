@@ -118,7 +118,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
 
     monkeypatch.setattr(TextEncoder, "save", save_wrongly)
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
-    with pytest.raises(ExportError, match="other sentence vectors"):
+    with pytest.raises(ExportError, match="does not reproduce the sentence vectors"):
         verb.export(verb.Arguments(checkpoint, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

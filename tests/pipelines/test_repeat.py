@@ -48,12 +48,12 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     kept = [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)]
     assert main([*command, "--seeds", "3", "5", "7"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("finished already") == 2 and "seed 7: " in shown
+    assert shown.count("already finished") == 2 and "seed 7: " in shown
     assert [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)] == kept
     assert json.loads((folder / "repeat.json").read_text())["seeds"] == [3, 5, 7]
 
     assert main([*command, "--seeds", "3", "--output", str(folder), "--optim.text.lr", "1e-2"]) == 2
-    assert "seed-3 holds a finished run of other settings" in capsys.readouterr().err
+    assert "seed-3 contains a finished run with other settings" in capsys.readouterr().err
 
 
 def test_the_whitened_start_is_a_column() -> None:

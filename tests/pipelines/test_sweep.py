@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -240,7 +241,9 @@ def test_from_the_command_line(
     command = ["visualcse", "--recipe", "smoke", "--trials", "3", "--output", "out"]
     command += ["--run.tracking_uri", uri, "--run.cpus_per_worker", "1", "--run.max_steps", "3"]
     assert pipeline.main([command[0], "simcse", *command[1:]]) == 2 and "one pipeline" in capsys.readouterr().err
+    former = signal.getsignal(signal.SIGTERM)
     assert pipeline.main(command) == 0
+    assert signal.getsignal(signal.SIGTERM) == former
     printed = capsys.readouterr().out
     assert " at a time" in printed and "Number of trials: 3/3" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())

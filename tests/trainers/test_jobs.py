@@ -130,7 +130,7 @@ def test_what_ray_left_out_of_a_job_is_named(
     unzip_package(str(package), str(job), remove_top_level_directory=False, unlink_zip=False)
     assert (job / "sent" / "config.json").exists()
     (setting,) = changes
-    with pytest.raises(ValueError, match=rf"^{setting}=.*: {file} names it, so `ray job submit --working-dir` did not"):
+    with pytest.raises(ValueError, match=rf"^{setting}=.* is listed in {file}, so `ray job submit --working-dir` did not"):
         check(resolve(recipe.changed(changes)))
     with pytest.raises(ValueError, match=r"^encoder.path: 'absent'"):
         check(recipe.replace("encoder.path", "absent"))

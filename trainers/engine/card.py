@@ -1,4 +1,4 @@
-"""The model card of an export: what it is, how to use it, what it learned from, how good it is."""
+"""Model card of an export: description, usage, scores, training data and recipe."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ SHOWN = (
     "alignment",
     "uniformity",
 )
-"""Metrics of the before/after table, in this order; smaller is better for the last three."""
+"""Metrics of the before/after table, in this order; lower is better for the last three."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
 HUB_LICENCE = re.compile(
     r"cc-by(-nc)?(-sa|-nd)?-(2\.0|2\.5|3\.0|4\.0)|cc0-1\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-3\.0|gfdl|odbl|odc-by|pddl"
 )
-"""Identifiers of the hub that data has; anything else is ``other``, by name."""
+"""Licence identifiers of the Hugging Face Hub that data sets use; all others become ``other`` with a name."""
 LIBRARY = "reimers2019sentencebert"
-"""Key of sentence-transformers' paper, which every card cites."""
+"""Citation key of the sentence-transformers paper, which every card cites."""
 TEMPLATE = Path(__file__).with_name("card.md")
 FOLDER = "path/to/this/folder"
-"""What an encoder's usage calls the folder; a card on the hub has its repository there."""
+"""Name of the folder in an encoder's usage example; replaced by the repository for an export on the Hugging Face Hub."""
 PRIVATE = ("output_dir", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "report_to", "verbose")
-"""Settings of a run that say something about a machine and nothing about the model."""
+"""Settings of a run that describe the machine and not the model."""
 
 
 def library_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that decide a result; those that are not installed are left out."""
+    """Return the versions of Python and of the installed libraries that affect the results."""
     versions = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -64,16 +64,16 @@ def model_card(
 ) -> str:
     """Return the README.md of an exported folder, with the metadata that the Hugging Face Hub reads.
 
-    Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
+    Local paths in the recipe are reduced to their last part, and settings of the machine are omitted.
 
     Args:
         recipe: Content of recipe.json.
         data: For each stream ``name``, ``licence``, ``source``, ``samples`` and ``languages``. An empty licence or source is
             unknown.
-        numbers: ``before`` and ``after``, each task -> metric -> value (correlations in points; either may be absent), and
+        numbers: ``before``, ``baseline`` and ``after``, each optional and by task and metric (correlations x 100), and
             ``best_step``.
-        versions: Library -> version.
-        text: The encoder's description of itself (`SentenceEncoder.card`) and `write_export`'s of the folder.
+        versions: Version by library.
+        text: Description of the encoder (`SentenceEncoder.card`) and of the folder (`write_export`).
     """
     from huggingface_hub import ModelCard, ModelCardData
 
@@ -120,8 +120,11 @@ def model_card(
 
 
 def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The licences of the data as the hub names them: ``CC BY-SA 4.0 (Wikipedia)`` is ``cc-by-sa-4.0``; what
-    it has no identifier for is ``other-terms``, which stand in the card's table of data."""
+    """Return the Hugging Face Hub's identifiers of the data's licences, sorted.
+
+    ``CC BY-SA 4.0 (Wikipedia)`` becomes ``cc-by-sa-4.0``. A licence without identifier becomes ``other-terms``; the card's
+    data table has its full name.
+    """
     names = {part for row in data for part in str(row.get("licence") or "unknown").lower().split(";")}
     plain = (re.sub(r"\(.*?\)|\blicen[cs]e\b", "", name) for name in names)
     dashed = {re.sub(r"[^a-z0-9.]+", "-", name).strip("-") for name in plain}
@@ -129,7 +132,7 @@ def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _publishable(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe without what only says where files are on one machine."""
+    """Return the recipe without local folders and settings of the machine."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the files in one, and the folder or URL that keeps the last ones, complete and checked when read."""
+"""Checkpoints of a run: their files, and the folder or URL that stores the latest ones, verified when they are read."""
 
 from __future__ import annotations
 
@@ -33,58 +33,68 @@ from multicse.trainers.recipe import Recipe
 log = logging.getLogger(__name__)
 
 METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.pt", "recipe.json"
-"""Files of a checkpoint's folder: the weights now, those of the best evaluation if they are kept, the rest, the recipe."""
+"""Files of a checkpoint: current weights, weights of the best evaluation (optional), remaining state, recipe."""
 AVERAGE = "average.safetensors"
-"""The moving average of the weights, where there is one."""
+"""Moving average of the weights, if `run.ema` is set."""
 KEPT = 2
-"""Checkpoints that are kept; each has the best weights so far beside those of its step."""
+"""Number of checkpoints that are kept. Each contains the best weights so far in addition to the current ones."""
 MANIFEST = "manifest.json"
-"""Name -> SHA-256 of the other files of a checkpoint. It is written last: a checkpoint without it is incomplete."""
+"""SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
-"""Suffix of the folder of a checkpoint that is being written or downloaded."""
+"""Suffix of the folder of a checkpoint that is being written."""
 NODE_FOLDER = "node-"
-"""Prefix of the folder into which a node other than the first downloads a checkpoint; its number follows."""
+"""Prefix of the download folder of a node other than the first, followed by the number of the node."""
 
 WriteFiles = Callable[[Path], None]
-"""Writes the files of a checkpoint into an existing folder."""
+"""Function that writes the files of a checkpoint into an existing folder."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be kept or read. The text names the place, the reason and a fix, without a URL's password."""
+    """A checkpoint cannot be written or read. The message is redacted: passwords in URLs are removed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(redacted(text))
 
 
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
-    """The recipe's method on its encoder, initialised from the recipe's seed."""
+    """Build the method of a recipe with its encoder, initialised from the recipe's seed.
+
+    Args:
+        recipe: Recipe.
+        checkpoint: Folder of a checkpoint. Files that the encoder needs are also searched in its parent folders.
+    """
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
     beside = [checkpoint.resolve().parent] if checkpoint else []
     if checkpoint and checkpoint.name.startswith("step-"):
         beside.append(beside[0].parent)
     method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output_dir)]))
     if getattr(method.sentence_encoder, "projected", False):
-        log.warning("encoder.path: its projection into another modality's space is left out")
+        log.warning("encoder.path: the projection of this model into the space of another modality is not used")
     method.matryoshka, method.vectors = recipe.run.matryoshka, recipe.method.vectors()
     return method
 
 
 def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
-    """The method of a checkpoint with its best weights. Raises ValueError for a folder that is no checkpoint.
+    """Load the method of a checkpoint with its best weights.
 
-    checkpoint: its folder, or that of all of a run, or the run's output: then the newest. recipe: none: the checkpoint's
-    own, whose paths are those of the machine that wrote it.
+    Args:
+        checkpoint: Folder of a checkpoint, or a folder of which the latest checkpoint is loaded: the folder of all
+            checkpoints of a run, or the output folder of the run.
+        recipe: Recipe. If None, the recipe in the checkpoint, with the paths of the machine that wrote it.
+
+    Raises:
+        ValueError: If the folder is not a complete checkpoint.
     """
     folder = latest_checkpoint(Path(checkpoint))
     if not (folder / RECIPE).is_file():
-        raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
+        raise ValueError(f"{folder} is not a checkpoint: it recipe.json not found. Pass the folder of a checkpoint or run")
     if (weights := next((folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()), None)) is None:
-        raise ValueError(f"{folder} holds no whole checkpoint; those of a run with run.storage are there")
+        raise ValueError(f"{folder} contains no complete checkpoint. With run.storage they are stored there")
     if recipe is None:
         try:
             recipe = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{folder / RECIPE} is damaged, or of another version: {error}") from None
+            raise ValueError(f"{folder / RECIPE} is damaged or was written by another version: {error}") from None
     method = build_method(recipe, folder)
     load_weights(method, weights)
     return method.eval()
@@ -93,7 +103,13 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
 def module_encoder(
     method: Method, device: torch.device, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> ModuleEncoder:
-    """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
+    """Return the method's sentence encoder for evaluation: for texts, and for images or audio if it has a tower.
+
+    Args:
+        method: Method.
+        device: Device for encoding.
+        autocast: Returns a new context of mixed precision.
+    """
     encoder: Any = method.sentence_encoder
     return ModuleEncoder(
         encoder.tokenize,
@@ -107,12 +123,17 @@ def module_encoder(
 
 
 def weights_of(method: nn.Module) -> dict[str, Tensor]:
-    """Copies of all weights on the CPU, as safetensors takes them."""
+    """Return contiguous copies of all weights on the CPU; a collective for sharded layers."""
     return {name: full_tensors(tensor).detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
 
 
 def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load whole weights, whichever part of them this worker has."""
+    """Load unsharded weights; with sharded layers each worker keeps its part.
+
+    Args:
+        method: Method, changed in place.
+        weights: Tensors by name.
+    """
     own = method.state_dict()
     method.load_state_dict(
         {name: local_part(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
@@ -120,14 +141,15 @@ def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
 
 
 def load_weights(method: nn.Module, file: Path) -> None:
+    """Load the weights of a safetensors file. Raises ValueError if they do not fit or it is damaged."""
     try:
         set_weights(method, load_file(file))
-    except (ValueError, RuntimeError, SafetensorError, OSError) as error:  # not trained with these, or a damaged file
+    except (ValueError, RuntimeError, SafetensorError, OSError) as error:  # other names or shapes, or a damaged file
         raise ValueError(f"{file} cannot be used: {error}") from None
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
-    """The same with copies of all tensors on the CPU, which training does not change."""
+    """Return the state with copies of all tensors on the CPU, so that training does not change them."""
 
     def copy(x: Any) -> Any:
         return full_tensors(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x
@@ -137,36 +159,43 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(folder: Path, recipe: Recipe, weights: dict[str, dict[str, Tensor] | None], state: dict[str, Any]) -> None:
-    """Write a checkpoint into a folder. weights: by file. state: what `torch.load` reads without unpickling code."""
+    """Write the files of a checkpoint.
+
+    Args:
+        folder: Existing folder.
+        recipe: Recipe of the run.
+        weights: Tensors by file name; files with None are not written.
+        state: Remaining state, of types that `torch.load` reads with `weights_only`.
+    """
     for name, tensors in weights.items():
         if tensors is not None:
             save_file(tensors, folder / name)
-    buffer = io.BytesIO()  # torch's own writer ends the process where a disk is full
+    buffer = io.BytesIO()  # torch's file writer ends the process if the disk is full
     torch.save(state, buffer)
     (folder / STATE).write_bytes(buffer.getbuffer())
     (folder / RECIPE).write_text(recipe.to_json())
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What a checkpoint keeps beside weights and recipe. Raises ValueError for a damaged file."""
+    """Return the state of a checkpoint other than weights and recipe. Raises ValueError if the file is damaged."""
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except Exception as error:  # RuntimeError, EOFError, UnpicklingError whose text advises to run what is in it, ...
+    except Exception as error:  # RuntimeError, EOFError, UnpicklingError (whose text advises unsafe loading), ...
         raise ValueError(
-            f"{folder / STATE} is damaged ({type(error).__name__}); take an earlier checkpoint, or train again"
+            f"{folder / STATE} is damaged ({type(error).__name__}); use an earlier checkpoint, or train again"
         ) from None
     return state
 
 
 class Store:
-    """The checkpoints of a run, ``step-00000012`` and so on, in a folder or behind a URL.
+    """Checkpoints of a run, ``step-00000012`` and so on, in a folder or at a URL.
 
-    A checkpoint is first written to a folder of this machine. In a folder it is then renamed, which is one step. Behind a
-    URL there is no such step: the files are copied, and the manifest, which is last, marks the checkpoint as complete.
+    A checkpoint is first written to a temporary folder of this machine. In a local store that folder is renamed, which is
+    atomic. To a URL the files are copied, and the manifest, which is copied last, marks the checkpoint as complete.
 
     Args:
-        place: Folder, or any URL that pyarrow takes (``s3://…``).
-        local: With a URL, a folder of this machine's disk for checkpoints on their way.
+        place: Folder, or any URL that pyarrow supports (``s3://…``).
+        local: Local folder for uploads and downloads, if `place` is a URL.
     """
 
     def __init__(self, place: str, local: Path | None = None) -> None:
@@ -186,7 +215,7 @@ class Store:
         """Return the steps of all checkpoints, complete or not, the latest first.
 
         Raises:
-            CheckpointError: If the store does not answer, since it may contain some.
+            CheckpointError: If the store cannot be reached, since it may contain checkpoints.
         """
         try:
             found = retry(lambda: self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
@@ -196,26 +225,26 @@ class Store:
         return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
 
     def newest(self) -> Path | None:
-        """Return a local folder with the latest complete checkpoint, or None if there is none.
+        """Return a local folder with the latest complete checkpoint, or None.
 
-        Checkpoints behind a URL are downloaded. One that does not match its manifest is named in the log, and the one before
-        it is taken.
+        Remote checkpoints are downloaded. A checkpoint that does not match its manifest is logged and skipped in favour of
+        the previous one.
 
         Raises:
-            CheckpointError: If the store does not answer, since its checkpoints may be complete.
+            CheckpointError: If the store cannot be reached, since it may contain a complete checkpoint.
         """
         try:
             for step in self.steps():
                 try:
                     return self.get(step)
                 except (FileNotFoundError, ValueError) as error:
-                    log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
+                    log.warning("The checkpoint of step %d in %s is skipped: %s", step, redacted(self.place), error)
         except OSError as error:
             raise self._unreachable(error) from None
         return None
 
     def get(self, step: int) -> Path:
-        """Return a local folder with the checkpoint of a step, downloaded if it is behind a URL.
+        """Return a local folder with the checkpoint of a step; remote checkpoints are downloaded.
 
         Raises:
             CheckpointError: If it is incomplete.
@@ -232,12 +261,12 @@ class Store:
         return folder
 
     def save(self, step: int, write_files: WriteFiles, wait: bool = False) -> None:
-        """Write a checkpoint in a thread. Errors are logged and leave the checkpoints before as they are.
+        """Write a checkpoint in a thread. Errors are logged; earlier checkpoints remain unchanged.
 
         Args:
             step: Step of the checkpoint.
             write_files: Writes the files of the checkpoint into a folder.
-            wait: Return when the checkpoint is complete.
+            wait: Wait until the checkpoint is complete.
 
         Raises:
             CheckpointError: If `wait` is set and it could not be written.
@@ -273,17 +302,17 @@ class Store:
         self._error = None
         try:
             self._write(step, write_files)
-        except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
+        except Exception as error:  # disk, store, safetensors, torch: none of them stops training
             self._error = CheckpointError(
-                f"the checkpoint of step {step} could not be written to {self.place} ({error}); those before are as they "
-                "were. Make room, or give another run.storage or run.output_dir"
+                f"the checkpoint of step {step} could not be written to {self.place} ({error}); earlier checkpoints "
+                "are unchanged. Free some space, or set another run.storage or run.output_dir"
             )
-            log.error("%s. Training continues.", self._error)
+            log.error("%s. Training continues", self._error)
 
     def _unreachable(self, error: OSError) -> CheckpointError:
         return CheckpointError(
-            f"run.storage: {self.place} does not answer ({error}); the same command goes on when it does. This machine "
-            "needs credentials for it (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+            f"run.storage: {self.place} cannot be reached ({error}). Run the same command again when it can. This machine "
+            "needs its credentials (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
         )
 
     def _write(self, step: int, write_files: WriteFiles) -> None:
@@ -322,7 +351,7 @@ class Store:
 
 
 def latest_checkpoint(folder: Path) -> Path:
-    """Return the latest checkpoint of a run's output or of its folder ``checkpoint``; `folder` if it is neither.
+    """Return the latest checkpoint in a run's output or in its folder ``checkpoint``, otherwise `folder` itself.
 
     Raises:
         CheckpointError: If `folder` is a checkpoint that does not match its manifest.
@@ -346,14 +375,14 @@ def step_of(name: str) -> int:
 
 
 def verify(folder: Path) -> None:
-    """Raise CheckpointError for a checkpoint that does not match its manifest."""
+    """Raise CheckpointError if a checkpoint does not match its manifest."""
     try:
         listed = json.loads((folder / MANIFEST).read_text())
         wrong = [name for name, digest in listed.items() if _hash(folder / _file_name(name)) != digest]
     except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder} is not whole: {error}") from None
+        raise CheckpointError(f"{folder} is incomplete: {error}") from None
     if wrong:
-        raise CheckpointError(f"{folder} is damaged: {', '.join(wrong)} is not what was written")
+        raise CheckpointError(f"{folder} is damaged: {', '.join(wrong)} does not match the manifest")
 
 
 def remove(folder: Path) -> None:
@@ -369,7 +398,7 @@ def remove(folder: Path) -> None:
 
 
 def _file_name(name: str) -> str:
-    """Return a name from a manifest, which may be a stranger's, without a way out of the folder."""
+    """Return the last part of a name in a manifest, so that an untrusted manifest cannot leave the folder."""
     return Path(name).name
 
 

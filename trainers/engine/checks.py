@@ -1,7 +1,7 @@
-"""What is wrong with a recipe, found on the driver before any cluster resource is taken.
+"""Validate a recipe on the driver before any cluster resource is used.
 
-Each part of a recipe knows its own rules (`MethodConfig.check`, `StreamConfig.check`, `AnyEncoderConfig.read`); here they
-are asked one after the other, and what concerns the whole is checked: updates, sizes, tasks, resources, storage.
+Each part of a recipe has its own rules (`MethodConfig.check`, `StreamConfig.check`, `AnyEncoderConfig.read`). This module
+calls them and checks the recipe as a whole: updates, sizes, tasks, resources, storage.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from multicse.trainers.registry import load_file, module_of
 log = logging.getLogger(__name__)
 
 SHARE = 16
-"""Samples of a contrastive batch per worker below which a run is warned."""
+"""Samples of a contrastive batch per worker below which a warning is logged."""
 
 Callback = Callable[[int, dict[str, float], Any], object]
-"""Called on rank 0 with the step, what was measured by name, and the `Engine`: its `recipe`, `method`, `steps` and
-`best_score` are there to be read."""
+"""Function that is called on rank 0 with the step, the metrics by name, and the `Engine`, whose `recipe`, `method`, `steps`
+and `best_score` it may read."""
 
 
 def check(recipe: Recipe) -> None:
-    """Raise RecipeError (or DataError for shards) when the recipe cannot run; `check_cluster` is for what runs it."""
+    """Raise RecipeError (DataError for shards) if the recipe cannot run; `check_cluster` checks the cluster."""
     check_settings(recipe)
     _check_sent(recipe)
     with _named():
@@ -60,19 +60,22 @@ def check(recipe: Recipe) -> None:
             stream.check(shards)
         if shards.samples < stream.batch_size:
             raise RecipeError(
-                f"streams.{name}.batch_size={stream.batch_size}, and the shards hold {shards.samples} samples; a batch "
-                f"would hold a sample twice, as its own negative. Set it to at most {shards.samples}."
+                f"streams.{name}.batch_size={stream.batch_size}, but the shards contain {shards.samples} samples; a "
+                f"batch would contain a sample twice, as its own negative. Set it to at most {shards.samples}."
             )
 
 
 def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, nodes: int = 1) -> None:
-    """Raise RecipeError when the cluster cannot run the recipe.
+    """Check that the cluster can run the recipe.
 
     Args:
         recipe: Recipe that passed `check`.
         cpus: Logical CPUs of the cluster. If None, resources are not checked.
-        gpus: Logical GPUs. If the recipe uses none of them, a line in the log says so.
-        nodes: Nodes; from several of them storage and tracking must be reachable.
+        gpus: Logical GPUs. If the recipe uses none of them, a warning is logged.
+        nodes: Number of nodes. Several nodes must be able to reach storage and tracking server.
+
+    Raises:
+        RecipeError: If CPUs or GPUs are missing, or storage or tracking URI are local.
     """
     run = recipe.run
     reading = sum(stream.cpus for stream in recipe.streams.values()) * max(1, run.num_workers)
@@ -80,34 +83,37 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
     if cpus is not None and run.num_workers and needed > cpus:
         raise RecipeError(
             f"run.num_workers={run.num_workers} x run.cpus_per_worker={run.cpus_per_worker:g} plus one reading task "
-            f"per stream ({reading:g}) need {needed:g} CPUs, the cluster has {cpus:g}: the run would wait for ever. "
+            f"per stream ({reading:g}) need {needed:g} CPUs, but the cluster has {cpus:g}: the run would wait forever. "
             f"Lower run.num_workers, run.cpus_per_worker or streams.*.cpus."
         )
     if cpus is not None and run.num_workers * run.gpus_per_worker > gpus:
         raise RecipeError(
             f"run.num_workers={run.num_workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
-            f"{run.num_workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
+            f"{run.num_workers * run.gpus_per_worker:g} GPUs, but the cluster has {gpus:g}. "
             f"Lower run.num_workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
         )
     if gpus and not run.gpus_per_worker:
-        log.warning("training runs on CPUs, and there is a GPU (%g); --run.gpus_per_worker 1 uses it", gpus)
+        log.warning("Training runs on CPUs; GPUs available: %g. Set --run.gpus_per_worker 1 to use them", gpus)
     if nodes > 1:
         _check_reachable(recipe)
 
 
 def check_places(recipe: Recipe, nodes: int) -> None:
-    """Raise RecipeError for files of this machine that the recipe names and another node of the cluster lacks.
+    """Check that all nodes of the cluster have the local files that the recipe names.
 
     Args:
         recipe: Recipe with absolute paths, and with small folders of shards in the storage (`launch.with_uploaded_shards`).
-        nodes: Nodes that the cluster has or may get; of a single one nothing is asked.
+        nodes: Number of nodes that the cluster has or may get; nothing is checked for a single node.
+
+    Raises:
+        RecipeError: If another node does not have a file, or did not answer.
     """
     places = _local_places(recipe) if nodes > 1 else {}
     if not places:
         return
     remedy = (
-        "Put it on a file system that all nodes share; or name a URL (`pack.py upload` copies packed shards of any size), a "
-        "model of the Hugging Face Hub, or a folder of up to 100 MB that `ray job submit --working-dir .` sends"
+        "Put it on a file system that all nodes share, or set a URL (`pack.py upload` copies packed shards of any size), a "
+        "model ID of the Hugging Face Hub, or a folder of up to 100 MB that `ray job submit --working-dir .` sends"
     )
     elsewhere = sizes_elsewhere(places)
     code = Path(__file__).resolve().parents[2]
@@ -117,68 +123,69 @@ def check_places(recipe: Recipe, nodes: int) -> None:
         brought = all(in_copy(Path(path)) or (Path(path).is_relative_to(code) and size <= SMALL) for path in paths)
         if not elsewhere and not brought:
             raise RecipeError(
-                f"{what} is on this machine, and the cluster has no other node yet to look for it on. {remedy}; or start a "
-                "node first (min_workers), if it would find the path"
+                f"{what} is on this machine, and the cluster has no other node yet to check. {remedy}. Or start "
+                "a node that has the path first (min_workers)"
             )
         for address, found in elsewhere:
             if found is None:
                 raise RecipeError(
-                    f"{what}: the node {address} did not answer within {PATIENCE:g} s whether it has this; see `ray status`"
+                    f"{what}: node {address} did not report within {PATIENCE:g} s whether it has this; see `ray status`"
                 )
             files, size_there = found[setting]
             if files < count or size_there < size:
-                there = f"{files:,} files, {size_there / 1e6:,.1f} MB there" if files else "nothing there"
-                raise RecipeError(f"{what} is on this machine, but not on the node {address} ({there}). {remedy}")
+                there = f"{files:,} files, {size_there / 1e6:,.1f} MB there" if files else "not found there"
+                raise RecipeError(f"{what} is on this machine, but not on node {address} ({there}). {remedy}")
 
 
 _LOCAL = re.compile(r"(?:^|::|[:=])(/(?!/).*?)(?=::|[?#&]|$)")
-"""Absolute local paths in a path, in shard URLs, and in tasks with their options."""
+"""Absolute local paths in a path, in shard URLs, or in tasks with options."""
 
 
 def _local(text: str) -> list[str]:
-    """Return the absolute local paths of a setting; those of other URLs than ``file://`` are none."""
+    """Return the absolute local paths in a setting, also of ``file://`` URLs."""
     pieces = (piece.replace("file:///", "/") for piece in text.split("::"))
     return [place for piece in pieces if "://" not in piece for place in _LOCAL.findall(piece)]
 
 
 def _local_places(recipe: Recipe) -> dict[str, list[str]]:
-    """Return what exists on this machine of the paths of a recipe, by setting; the folders that it writes are left out."""
+    """Return the existing local paths that a recipe reads, by setting."""
     places: dict[str, list[str]] = {}
     for setting, text in _texts(recipe):
         for place in _local(text):
             paths = [place]
             if not Path(place).exists():
-                with contextlib.suppress(DataError):  # none that exists either
+                with contextlib.suppress(DataError):  # does not exist
                     paths = expand(place)[0]
             places.setdefault(setting, []).extend(path for path in paths if Path(path).exists())
     return {setting: paths for setting, paths in places.items() if paths}
 
 
 def _texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield every setting, but those of the run, that is a text or has several."""
+    """Yield the name and each text of all settings, except for the settings of the run."""
     for setting, value in recipe.flat().items():
         if not setting.startswith("run."):
             yield from ((setting, text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))
 
 
 def _check_sent(recipe: Recipe) -> None:
-    """Raise RecipeError for a path that an ignore file kept from being sent with a job."""
+    """Raise RecipeError for a path that an ignore file excluded from a job."""
     for setting, text in _texts(recipe):
         for place in (text, *_local(text)):
             if "/" in place and "://" not in place and (file := left_out(place)) is not None:
                 raise RecipeError(
-                    f"{setting}={text!r}: {file} names it, so `ray job submit --working-dir` did not send it. Take it out "
-                    "of that file if it is small (a job's folder has at most 100 MB), or name a URL or a shared folder"
+                    f"{setting}={text!r} is listed in {file}, so `ray job submit --working-dir` did not send it. "
+                    "Remove it there if it is small (a job's folder has at most 100 MB), or set a URL or a shared folder"
                 )
 
 
 def check_settings(recipe: Recipe) -> None:
-    """Raise RecipeError for settings that contradict each other; the part of `check` that reads no file."""
+    """Raise RecipeError if settings contradict each other. This is the part of `check` that reads no files."""
     _check_updates(recipe)
     if recipe.encoder.kind != recipe.method.encoder_kind:
         raise RecipeError(
-            f"encoder: method {recipe.method.name!r} trains a {recipe.method.encoder_kind} encoder, and this is a "
-            f"{recipe.encoder.kind} one (encoder.path makes a transformer, encoder.vectors and encoder.regions word vectors)"
+            f"encoder: method {recipe.method.name!r} trains a {recipe.method.encoder_kind} encoder, but this is a "
+            f"{recipe.encoder.kind} encoder (encoder.path is for transformers, encoder.vectors and encoder.regions for word "
+            "vectors)"
         )
     _check_sizes(recipe)
     with _named():
@@ -191,13 +198,13 @@ def check_settings(recipe: Recipe) -> None:
     layered += [f"optim.{name}.layer_decay" for name, optim in recipe.optim.items() if optim.layer_decay != 1]
     if layered and not recipe.encoder.layered:
         raise RecipeError(
-            f"{layered[0]} is for the layers of transformers, and method {recipe.method.name!r} trains none; leave it out"
+            f"{layered[0]} applies to transformer layers, but method {recipe.method.name!r} trains none; remove it"
         )
     if recipe.run.matryoshka and not recipe.method.vectors():
         raise RecipeError(
-            f"run.matryoshka={recipe.run.matryoshka}: the losses of method {recipe.method.name!r} do not see the vectors "
-            "that the model will give (a head that only trains stands between); take it away (method.head none, where there "
-            "is that setting), or leave run.matryoshka out"
+            f"run.matryoshka={recipe.run.matryoshka}: the losses of method {recipe.method.name!r} are computed after a "
+            "training-only head and not on the exported embeddings. Disable the head (method.head none, if the method has "
+            "this setting), or remove run.matryoshka"
         )
     with _named():
         for name in recipe.run.callbacks:
@@ -205,8 +212,8 @@ def check_settings(recipe: Recipe) -> None:
     _check_gpus(recipe)
     if recipe.run.max_failures and not recipe.run.num_workers:
         raise RecipeError(
-            f"run.max_failures={recipe.run.max_failures}: with run.num_workers=0 no worker can be lost; leave it out, or "
-            "set run.num_workers to 1"
+            f"run.max_failures={recipe.run.max_failures}: with run.num_workers=0 no worker can be lost; remove it, or set "
+            "run.num_workers to 1"
         )
 
 
@@ -216,27 +223,27 @@ def _check_gpus(recipe: Recipe) -> None:
     run = recipe.run
     if run.sharded and run.num_workers < 2:
         raise RecipeError(
-            f"run.sharded=True shares the layers out among workers, and run.num_workers={run.num_workers}; set 2 or more"
+            f"run.sharded=True shards layers across workers, but run.num_workers={run.num_workers}; set it to 2 or more"
         )
     if run.num_workers > 1 and run.gpus_per_worker % 1:
         raise RecipeError(
             f"run.gpus_per_worker={run.gpus_per_worker:g} with run.num_workers={run.num_workers}: workers of one run cannot "
-            "share a GPU (NCCL refuses it); set run.gpus_per_worker to 1 with a worker for each GPU, or run.num_workers to 1"
+            "share a GPU (NCCL refuses it); set run.gpus_per_worker to 1 with one worker per GPU, or run.num_workers to 1"
         )
     others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
     for name in (name for name, given in others.items() if given and run.sharded):
-        raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
+        raise RecipeError(f"run.sharded=True is not supported with {name}; remove one of them (bf16 is supported)")
     if run.precision == "fp16" and not run.gpus_per_worker:
         raise RecipeError(
-            "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
+            "run.precision='fp16' needs a GPU (CPUs do not support loss scaling, without which small gradients are lost); "
             "use fp32 or bf16, or set run.gpus_per_worker"
         )
     if run.num_workers > 1 and not run.gpus_per_worker and recipe.method.batch_norm:
         raise RecipeError(
-            f"run.num_workers={run.num_workers} on CPUs, and the method has BatchNorm, whose statistics workers share "
-            "on GPUs only; set run.num_workers to 1, or run.gpus_per_worker to 1"
+            f"run.num_workers={run.num_workers} on CPUs: the method has BatchNorm, whose statistics are shared between "
+            "workers on GPUs only; set run.num_workers to 1, or run.gpus_per_worker to 1"
         )
-    here = torch.cuda.device_count()  # which opens no CUDA context
+    here = torch.cuda.device_count()  # creates no CUDA context
     if not run.num_workers and run.gpus_per_worker > here:
         raise RecipeError(
             f"run.gpus_per_worker={run.gpus_per_worker:g} with run.num_workers=0: everything runs in this process, "
@@ -246,7 +253,7 @@ def _check_gpus(recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def _named(prefix: str = "") -> Iterator[None]:
-    """Errors as those of the recipe, with the place of the setting that they begin with."""
+    """Convert errors to RecipeError (DataError stays), with the prefix of the setting at their start."""
     try:
         yield
     except DataError as error:
@@ -268,11 +275,11 @@ def _check_updates(recipe: Recipe) -> None:
             f"streams.{sorted(spare)[0]} is used by no update of {recipe.method.name!r} ({list(updates)}); remove it"
         )
     if absent := set(updates) - set(recipe.optim):
-        raise RecipeError(f"optim has {sorted(recipe.optim)}; every update has its optimizer: add optim.{sorted(absent)[0]}")
+        raise RecipeError(f"optim has {sorted(recipe.optim)}; each update needs an optimizer: add optim.{sorted(absent)[0]}")
     if unused := set(recipe.optim) - set(updates):
         raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no update; the updates are {list(updates)}. Remove it.")
     if recipe.lead not in recipe.streams:
-        raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
+        raise RecipeError(f"lead={recipe.lead!r} is not a stream; allowed: {sorted(recipe.streams)}")
 
 
 def _check_sizes(recipe: Recipe) -> None:
@@ -283,7 +290,7 @@ def _check_sizes(recipe: Recipe) -> None:
         if stream.batch_size % workers:
             near = stream.batch_size // workers * workers or workers
             raise RecipeError(
-                f"streams.{name}.batch_size={stream.batch_size} does not divide among run.num_workers={workers}; "
+                f"streams.{name}.batch_size={stream.batch_size} is not divisible by run.num_workers={workers}; "
                 f"use {near} or {near + workers}"
             )
 
@@ -294,13 +301,13 @@ def _check_lengths(recipe: Recipe, encoder: Any) -> None:
         length: int = getattr(stream, "max_length", longest)
         if length > longest:
             raise RecipeError(
-                f"streams.{name}.max_length={length} is more than the {longest} tokens that a text of encoder.path may have "
-                f"(its positions, or max_seq_length); give at most {longest}"
+                f"streams.{name}.max_length={length} exceeds the {longest} tokens that encoder.path supports "
+                f"(its positions or max_seq_length); set it to at most {longest}"
             )
         if length <= beside:
             raise RecipeError(
                 f"streams.{name}.max_length={length}: special tokens and the prompt of encoder.path take {beside} tokens, "
-                f"so that none is left for the sentence; give more than {beside}"
+                f"so none is left for the sentence; set it to more than {beside}"
             )
 
 
@@ -310,8 +317,8 @@ def _warn_of_small_shares(recipe: Recipe) -> None:
         share = stream.batch_size // max(1, workers)
         if workers > 1 and share < SHARE and recipe.method.smallest_batch > 1:
             log.warning(
-                "streams.%s.batch_size=%d among run.num_workers=%d is %d samples per worker, which spends its time on "
-                "exchanging vectors and gradients; give at least %d, or fewer workers",
+                "streams.%s.batch_size=%d with run.num_workers=%d is %d samples per worker: most of the time is spent on "
+                "exchanging embeddings and gradients. Set it to at least %d, or use fewer workers",
                 *(name, stream.batch_size, workers, share, SHARE * workers),
             )
 
@@ -322,9 +329,9 @@ def _check_task_names(recipe: Recipe) -> None:
     for name in development:
         if (name in known() or ":" in name) and not is_development(name):
             raise RecipeError(
-                f"evaluation.select/watch: {name!r} is a test set or a task that trains on labels, and a checkpoint must "
-                f"not be chosen on it; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and put test sets "
-                "into evaluation.final"
+                f"evaluation.select/watch: {name!r} is a test set or a task that trains on labels and must not be used to "
+                f"select a checkpoint; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and list test "
+                "sets in evaluation.final"
             )
     try:
         make_tasks([*development, *evaluation.final], evaluation.data)
@@ -338,17 +345,17 @@ def _check_export(recipe: Recipe) -> None:
     if recipe.export != ExportConfig():
         if not recipe.encoder.layered or not any(s.texts for s in recipe.streams.values()):
             raise RecipeError(
-                "export.whiten, export.int8_ranges: for text models of transformers that are trained on sentences; "
-                "leave them out"
+                "export.whiten, export.int8_ranges: only transformer text models that are trained on sentences are "
+                "supported; remove them"
             )
         width = getattr(recipe.encoder.read(), "hidden_size", None)
         if recipe.export.dimensions and width and recipe.export.dimensions > width:
             raise RecipeError(
-                f"export.dimensions={recipe.export.dimensions}: the encoder has {width}; use at most that many"
+                f"export.dimensions={recipe.export.dimensions}: the encoder has {width}; set it to at most {width}"
             )
     with _named():
         if recipe.run.push_to_hub is not None:
-            from multicse.trainers.engine.export import check_hub  # seconds, which a driver need not wait
+            from multicse.trainers.engine.export import check_hub  # takes seconds
 
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
         check_installed(recipe.run.report_to)
@@ -359,33 +366,35 @@ def _check_reachable(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         if any(is_hub_name(place) for place in stream.shards.split("::")):
             raise RecipeError(
-                f"streams.{name}.shards={stream.shards!r} is kept in the cache of one node; name its files "
+                f"streams.{name}.shards={stream.shards!r} is cached on one node only; list its files "
                 "(hf://datasets/OWNER/NAME/data/train-*.parquet), or pack it and upload the shards"
             )
     if recipe.encoder.prepare_cache_key() is not None:
         raise RecipeError(
-            "encoder: what the run would prepare for it goes into run.output_dir, which other nodes do not see; name a file "
-            "that every node has (encoder.vectors; a run on one machine leaves its vectors in OUTPUT/vectors)"
+            "encoder: the files that the run would prepare for it are written to run.output_dir, which other nodes cannot "
+            "read; set a file that every node has (encoder.vectors; a run on one machine writes OUTPUT/vectors)"
         )
     if run.storage is None or not urlparse(run.storage).scheme:
         raise RecipeError(
-            f"run.storage={run.storage!r} is not reachable from several nodes; set it, or MULTICSE_STORAGE in the job's "
-            "environment (docs/how-to/cluster.md), to a URL that all nodes reach: s3://bucket/runs, or for a shared folder "
-            "file:///FOLDER"
+            f"run.storage={run.storage!r} cannot be reached from several nodes; set it, or MULTICSE_STORAGE in the job's "
+            "environment (docs/how-to/cluster.md), to a URL that all nodes can reach: s3://bucket/runs, or for a shared "
+            "folder file:///FOLDER"
         )
     tracking = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     if tracking.startswith(("sqlite:", "file:")) or not urlparse(tracking).scheme:
         raise RecipeError(
-            f"run.tracking_uri={tracking!r} is a file of one node; start an MLflow server and set run.tracking_uri, or "
+            f"run.tracking_uri={tracking!r} is a file on one node; start an MLflow server and set run.tracking_uri, or "
             "MLFLOW_TRACKING_URI in the job's environment (docs/how-to/cluster.md), to its http:// URI"
         )
 
 
 def find_callback(name: str) -> Callback:
-    """The function ``package.module:function``, or ``FILE.py:function`` of a file of the user's own.
+    """Return a callback: ``package.module:function``, or ``FILE.py:function`` for a user's file.
 
-    A worker has the text of such a file from the driver (`registry.loaded`), where it was found first. Raises ValueError
-    where there is none.
+    Workers get the text of such a file from the driver (`registry.loaded`).
+
+    Raises:
+        ValueError: If the function cannot be imported.
     """
     place, _, attribute = name.rpartition(":")
     own = module_of(place) if place.endswith(".py") else place
@@ -394,16 +403,13 @@ def find_callback(name: str) -> Callback:
         found: Callback = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError) as error:
         raise ValueError(
-            f"run.callbacks: {name!r} is no function ({error}); write package.module:function, or FILE.py:function"
+            f"run.callbacks: {name!r} not found ({error}); use package.module:function or FILE.py:function"
         ) from None
     return found
 
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
-    """Of what each stream of a recipe reads: name, place, size, digest, licence, source and languages.
-
-    For model cards and for the tracker.
-    """
+    """Return name, place, size, digest, licence, source and languages of each stream, for model cards and trackers."""
     opened = {name: recipe.shards(name) for name in recipe.streams}
     return [
         {"stream": name, "name": shards.name or name, "place": redacted(recipe.streams[name].shards)}

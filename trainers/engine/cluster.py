@@ -1,4 +1,4 @@
-"""The machine and the cluster of a run: Ray and its settings, memory, priorities, and who is quiet meanwhile."""
+"""Machine and cluster of a run: Ray and its settings, memory, process priorities, log levels."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import ctypes
 import logging
 import os
 import secrets
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from multicse.trainers.engine.mlflow_server import import_mlflow, open_experiment
+from multicse.trainers.engine.mlflow_server import gpu_names, import_mlflow, open_experiment
 from multicse.trainers.recipe import Recipe, RecipeError
 
 
 def quiet() -> None:
-    """Only warnings of ours and errors of the libraries."""
+    """Show only errors of the libraries; our own warnings remain."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # it sets its level when it is imported, which is later
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # MLflow reads it at its import, which comes later
     for name in ("ray", "ray.data", "ray.train", "transformers", "sentence_transformers", "mlflow", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.suppress(ImportError):
@@ -34,44 +33,47 @@ def quiet() -> None:
 TRAIN = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    # A new cloud node takes minutes; after Train's default of 60 s the wait would start over.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
 }
-"""Settings of Ray, above all of Ray Train, unless the environment has its own."""
+"""Settings of Ray Train, unless the environment has them already."""
 ONE_MACHINE = {
-    # No node is taken away that had to be watched, and asking often costs nothing.
+    # No node can be preempted here, and frequent health checks are cheap.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # With the 15 of Ray's a worker has next to nothing of a core beside eight busy processes.
+    # At Ray's niceness of 15 a worker gets almost no CPU time next to eight busy processes.
     "RAY_worker_niceness": "0",
-    # Metrics and statistics that nothing reads here, and the actor that collects some of them.
+    # Metrics and statistics that are not read here, and the actor that collects some of them.
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_DATA_USAGE_DISABLED": "1",
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
-    # Processes in advance would stay idle: all that Train starts have variables of their own.
+    # Prestarted processes would stay idle, because Train's workers have their own environment variables.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
-    # Ray ends an idle process after a second if the node has more processes than CPUs. A run's actors alone are more, so
-    # every reading task would start in a new process, whose imports take 2.5 s of a core.
+    # Ray ends an idle process after a second if the node has more processes than CPUs. A run's actors alone exceed this, so
+    # every reading task would start a new process, whose imports take 2.5 s of CPU time.
     "RAY_num_workers_soft_limit": "64",
 }
-"""More of Ray's settings where it is started here."""
+"""Additional settings if this process starts Ray."""
 
 
 def own_ray() -> None:
-    """Settings of the Ray that this process starts, and a token for it, which nobody else needs and which ends with it.
+    """Set the environment for a Ray that this process starts, with a token that is valid only for it.
 
-    Without one Ray makes a token in the home folder, and a plain ``ray start`` that finds it there asks every client for
-    it, also those that do not send any.
+    Otherwise Ray stores a token in the home folder, and a later plain ``ray start`` requires it from every client.
     """
     for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
         os.environ.setdefault(name, value)
 
 
 def start_ray(recipe: Recipe) -> None:
-    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
+    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), otherwise start Ray on this machine.
+
+    Raises:
+        RecipeError: If the name of the folder for temporary files is too long for Ray's sockets.
+    """
     import ray
 
     verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
@@ -84,15 +86,17 @@ def start_ray(recipe: Recipe) -> None:
     clone, code = Path(__file__).resolve().parents[2], None
     if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
         path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # Any function of the package will do: it is imported from the clone, before workers look into the current folder
-        # first, which may hold another clone.
+        # Any function of the package will do: it is imported from the clone before workers search the current folder, which
+        # may contain another clone.
         code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
+    action = "Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}"
+    print(f"{action} ...", file=sys.stderr, flush=True)
     with in_background():
         try:
             ray.init(
                 address="local" if here else None,
                 runtime_env=code,
-                # Eight processes, which only --run.verbose gives the address of.
+                # It takes eight processes, and its address is shown with --run.verbose only.
                 include_dashboard=False if here and not verbose else None,
                 log_to_driver=verbose,
                 logging_level=logging.INFO if verbose else logging.ERROR,
@@ -102,18 +106,23 @@ def start_ray(recipe: Recipe) -> None:
                 raise
             place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
             raise RecipeError(
-                f"the folder for temporary files, {place}, has too long a name for the sockets of Ray ({error}); name a "
-                "shorter one for Ray alone: RAY_TMPDIR=/tmp"
+                f"the name of the folder for temporary files, {place}, is too long for Ray's sockets ({error}); set a "
+                "shorter one for Ray: RAY_TMPDIR=/tmp"
             ) from None
 
 
 @contextlib.contextmanager
 def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
-    """MLflow's database and an experiment are opened in a thread while the body starts Ray, since each takes seconds.
+    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds.
 
-    Raises TrackingError at the end.
+    Args:
+        recipe: Recipe with the tracking URI.
+        experiment: Name of the experiment, which is created if it does not exist.
+
+    Raises:
+        TrackingError: At the end, if the tracking URI cannot be used.
     """
-    import ray  # noqa: F401  # here: of two threads that import the same, one can meet half of it
+    import ray  # noqa: F401  # before the thread, since two threads must not import the same package at once
 
     import_mlflow()
     with ThreadPoolExecutor(1) as pool:
@@ -123,14 +132,14 @@ def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
-"""Resources of a head node (cluster.yaml, rayjob.yaml): how many CPUs and GPUs the cluster may grow to.
+"""Custom resources of a head node (cluster.yaml, rayjob.yaml): number of CPUs and GPUs that the cluster may grow to.
 
-Ray's autoscaler does not say so itself, and a cluster that begins with its head alone has neither.
+Ray's autoscaler does not report them, and a cluster that starts with its head node alone has neither.
 """
 
 
 def capacity() -> tuple[float, float, int]:
-    """CPUs, GPUs and nodes that the cluster has or, where it grows when asked, may have; then it has at least two nodes."""
+    """Return the CPUs, GPUs and nodes that the cluster has, or may have if it is autoscaled (then at least two nodes)."""
     import ray
 
     now = ray.cluster_resources()
@@ -140,16 +149,17 @@ def capacity() -> tuple[float, float, int]:
 
 
 def grows() -> bool:
-    """Whether the cluster gets nodes when it is asked for more than it has."""
+    """Return True if the cluster is autoscaled."""
     import ray
 
     return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
 
 
 def hardware(recipe: Recipe) -> list[tuple[str, str]]:
-    """Return what a run of a recipe would use, and the GPUs that there are, as names and texts. Starts no CUDA context.
+    """Return the resources that a run would use and the GPUs that are available, as names and texts.
 
-    The cluster of ``RAY_ADDRESS`` is joined; otherwise this machine's GPUs are those that NVIDIA's tool and torch count.
+    GPUs are counted in the cluster of ``RAY_ADDRESS``, otherwise on this machine by nvidia-smi and torch. No CUDA context
+    is created.
     """
     import torch
 
@@ -166,35 +176,31 @@ def hardware(recipe: Recipe) -> list[tuple[str, str]]:
         cpus, gpus, nodes = capacity()
         kinds = sorted(name.partition(":")[2] for name in ray.cluster_resources() if name.startswith("accelerator_type:"))
         return [*found, ("cluster", f"{address}: {nodes} nodes, {cpus:g} CPUs, {gpus:g} GPUs {', '.join(kinds)}".rstrip())]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        asked = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        names = Counter(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines())
-        there = ", ".join(f"{count} x {name}" for name, count in names.items())
-        return [*found, ("GPUs", f"{there}; torch {torch.__version__} sees {counted}")]
-    return [*found, ("GPUs", f"none that nvidia-smi lists; torch {torch.__version__} sees {counted}")]
+    listed = ", ".join(f"{count} x {name}" for name, count in Counter(gpu_names()).items())
+    return [*found, ("GPUs", f"{listed or 'none found by nvidia-smi'}; torch {torch.__version__} sees {counted}")]
 
 
 PATIENCE = 300.0
-"""Seconds that a node has to say which files it finds. Its first task may unpack the job's folder before."""
+"""Seconds that a node has to report the files it finds. Its first task may have to unpack the job's folder."""
 Size = tuple[int, int]
 """Number of files, and their bytes."""
 
 
 def size_of(paths: Sequence[str]) -> Size:
-    """Return the number of files at local paths, and in the folders at them, and their bytes; (0, 0) if none exists."""
+    """Return the number and total bytes of the files at local paths, including those in folders; (0, 0) if none exists."""
     files = [path for path in paths if os.path.isfile(path)]
     files += [os.path.join(at, name) for path in paths for at, _, names in os.walk(path, followlinks=True) for name in names]
     return len(files), sum(os.path.getsize(file) for file in files if os.path.exists(file))
 
 
 def sizes_elsewhere(places: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, Size] | None]]:
-    """Look for local paths on the other nodes that run tasks, by one task on each.
+    """Look for local paths on the other nodes that run tasks, with one task per node.
 
     Args:
-        places: Absolute paths by any name.
+        places: Absolute paths by an arbitrary name.
 
     Returns:
-        Address of every node and `size_of` by name there; None instead if the node did not answer within `PATIENCE`.
+        For every node its address and `size_of` by name, or None if it did not answer within `PATIENCE` seconds.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -218,14 +224,17 @@ def sizes_elsewhere(places: Mapping[str, Sequence[str]]) -> list[tuple[str, dict
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 LARGEST = 2**31 - 1
-MMAP = 2**25  # the most that glibc takes
+MMAP = 2**25  # the maximum of glibc
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep what it frees, up to 2 GiB, instead of giving it back to the system at once.
+    """Let this process keep up to 2 GiB of freed memory instead of returning it to the system at once.
 
-    Every step allocates the same activations; given back, each of their pages has to be cleared and mapped again in the next
-    step (measured in docs/dev/log.md). Returns whether it was set: glibc only, elsewhere nothing happens.
+    Every step allocates the same activations. If they are returned, each page has to be cleared and mapped again in the next
+    step (measured in docs/dev/log.md).
+
+    Returns:
+        True if it was set; False without glibc, where nothing is changed.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -238,10 +247,10 @@ def keep_freed_memory() -> bool:
 
 @contextlib.contextmanager
 def in_background() -> Iterator[None]:
-    """Start processes that wait for a free core instead of taking one from training (Linux's SCHED_BATCH).
+    """Start processes that wait for a free core instead of preempting training (Linux's SCHED_BATCH).
 
-    Every process of Ray wakes 100 times a second. Ten of them took one of two training threads off its core 900 times a
-    second, and the other thread waited for it (docs/results/performance.md). What these processes start inherits the policy.
+    Every Ray process wakes up 100 times per second. Ten of them preempted one of two training threads 900 times per second,
+    and the other thread waited for it (docs/results/performance.md). Child processes inherit the policy.
     """
     if not hasattr(os, "SCHED_BATCH"):
         yield
@@ -255,7 +264,7 @@ def in_background() -> Iterator[None]:
 
 
 def to_foreground() -> None:
-    """Undo `in_background` for this thread and those that it starts: it is the one that trains."""
+    """Undo `in_background` for this thread, which trains, and for the threads that it starts."""
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH:
         _set_policy(os.SCHED_OTHER)
 

@@ -1,4 +1,4 @@
-"""The folder of a trained model, and whether it is the one that was trained."""
+"""Export a trained model as a folder, and verify that it reproduces the trained model."""
 
 from __future__ import annotations
 
@@ -33,32 +33,36 @@ PROBES = [
     "one",
     "Two of them, and a longer one, came home late at night.",
 ]
-"""Texts of several lengths, whose vectors must not change by being saved."""
+"""Texts of several lengths, whose embeddings must be the same after saving and loading."""
 TOLERANCE = 1e-4
-"""Largest difference between the vectors, relative to the largest number in them."""
+"""Largest allowed difference between embeddings, relative to their largest absolute value."""
 ROUNDED = 0.25
-"""The same of token states that 8-bit weights and activations give."""
+"""Tolerance for token states of a model with 8-bit weights and activations."""
 WHITENED = 0.01
-"""The same of whitened vectors: axes of little variance are blown up, and with them what 32 bits leave out."""
+"""Tolerance for whitened embeddings: axes of small variance are scaled up together with their rounding errors."""
 FITTED = 20_000
-"""Sentences of the training text that whitening and ranges are fitted on; 26 for each of BERT-base's dimensions."""
+"""Sentences of the training text for fitting whitening and ranges; 26 for each of BERT-base's dimensions."""
 RANGES = "int8_ranges.npy"
-"""The smallest and the largest value of every dimension (2, d), for ``quantize_embeddings(vectors, "int8", ranges)``."""
+"""File with the minimum and maximum of every dimension, (2, d), for ``quantize_embeddings(vectors, "int8", ranges)``."""
 
 
 class Fit(NamedTuple):
-    """What an export gets beside the trained weights."""
+    """Data for the parts of an export that are fitted after training."""
 
     settings: ExportConfig
     texts: Iterable[str]
-    """Of the training text, see `some_sentences`."""
+    """Sentences of the training text, see `some_sentences`."""
     tasks: Sequence[Task]
-    """What a whitened export is measured on, for its card."""
+    """Tasks whose scores of the whitened model are shown in its card."""
 
 
 def fit_of(recipe: Recipe, settings: ExportConfig) -> Fit | None:
-    """What `settings` ask for, on the text of a recipe; None: nothing. Without a final task whose data is there, none is
-    measured."""
+    """Return the data for fitting an export, or None if the settings require none.
+
+    Args:
+        recipe: Recipe, whose training text and final tasks are used. Tasks without data are omitted.
+        settings: Settings of the export.
+    """
     if settings == ExportConfig():
         return None
     tasks: list[Task] = []
@@ -76,15 +80,29 @@ def write_export(
     int8: bool = False,
     fit: Fit | None = None,
 ) -> list[str]:
-    """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
+    """Write a verified model folder with its card; an existing folder is changed only after all checks passed.
 
-    Files of the same names are replaced, others are left. card: the model card, given what the encoder says of itself.
-    onnx, int8: with ONNX files, see `write_onnx`. Returns the names of the files, relative to `out`.
+    Files of the same names are replaced, other files are kept.
+
+    Args:
+        encoder: Trained encoder.
+        out: Folder.
+        card: Returns the model card for a description of the encoder and the folder.
+        onnx: Add an ONNX file, see `write_onnx`.
+        int8: Add an ONNX file with 8-bit weights as well.
+        fit: Data for whitening and ranges. If None, neither is fitted.
+
+    Returns:
+        Names of the files, relative to `out`.
+
+    Raises:
+        ExportError: If the loaded folder gives other embeddings than the encoder, or the encoder does not support a setting.
+        EvaluationError: If there is too little text to fit the whitening.
     """
     for setting, wanted in {"--onnx": onnx or int8, "export.whiten, export.int8_ranges": fit is not None}.items():
         if wanted and not encoder.layered:
             raise ExportError(
-                f"{setting}: for text models of transformers; this one is of another kind, or has a second half"
+                f"{setting}: only transformer text models are supported, not dual encoders or other kinds of models"
             )
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
@@ -109,15 +127,14 @@ def write_export(
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)
-        for stale in {FLOAT, INT8, RANGES} - set(names):  # of the weights before
+        for stale in {FLOAT, INT8, RANGES} - set(names):  # from earlier weights
             (out / stale).unlink(missing_ok=True)
     return names
 
 
 def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
-    """Fit what `fit` asks for and add it to the folder of a text model; what its card then says. Raises EvaluationError
-    where the text is too little, and ExportError where the folder does not give the whitened vectors."""
-    # Those with the smallest hashes: a fair sample, the same in any order of the shards.
+    """Fit whitening and ranges, add them to the folder of a text model, and return its extended card text."""
+    # The sentences with the smallest hashes: a random sample that does not depend on the order of the shards.
     chosen = nsmallest(FITTED, fit.texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     some = list(dict.fromkeys(chosen))
     encoder = load_encoder(folder)
@@ -132,28 +149,38 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
         got = torch.from_numpy(encoder.encode(PROBES))
         _compare("SentenceTransformer", "whitened vectors", got, want, WHITENED)
         notes.append(
-            f"Its last layer whitens the vectors (Su et al. 2021): mean taken off, the first {want.shape[1]} principal axes "
-            f"brought to variance 1, fitted on {len(some):,} sentences of the training text. `modules.json` calls it "
-            "`whitening`; a further run leaves it out."
+            f"The last layer whitens the embeddings (Su et al. 2021): centring, then projection on the first "
+            f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It "
+            "is named `whitening` in `modules.json`; further training ignores it."
         )
         text = text._replace(whitened=evaluate(fit.tasks, encoder))
     if fit.settings.int8_ranges:
         vectors = encoder.encode(some)
         np.save(folder / RANGES, np.stack([vectors.min(0), vectors.max(0)]).astype(np.float32))
         notes.append(
-            f"`{RANGES}` holds the smallest and the largest value of every dimension over {len(some):,} sentences of the "
-            'training text: `quantize_embeddings(vectors, "int8", np.load(...))` of `sentence_transformers.util` makes '
-            "vectors of 8 bits by it."
+            f"`{RANGES}` contains the minimum and maximum of every dimension over {len(some):,} sentences of the training "
+            'text. Use it to quantize embeddings to 8 bits: `quantize_embeddings(vectors, "int8", np.load(...))` from '
+            "`sentence_transformers.util`."
         )
     return text._replace(notes="\n\n".join(notes))
 
 
 def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
-    """Check that `folder` loads and gives the vectors of `encoder`; returns what was loaded.
+    """Check that a folder can be loaded and reproduces the embeddings of an encoder.
 
-    SentenceTransformer must give the same vectors (B, d) of sentences, and of pictures or sounds where the encoder takes
-    them; of a Hugging Face text model AutoModel must give the token states (B, L, d) that sentence-transformers pools, and
-    so must its ONNX file, where there is one; those of 8 bits may be apart by `ROUNDED`. Raises ExportError.
+    SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For
+    a Hugging Face text model, AutoModel and the ONNX files must give the token states (B, L, d) that sentence-transformers
+    pools; 8-bit files may differ by `ROUNDED`.
+
+    Args:
+        encoder: Trained encoder.
+        folder: Saved model.
+
+    Returns:
+        The loaded model.
+
+    Raises:
+        ExportError: If shapes or values differ.
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
@@ -180,20 +207,25 @@ def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
 
 def _compare(loader: str, what: str, got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     if got.shape != want.shape:
-        raise ExportError(f"{loader} gives {what} of shape {tuple(got.shape)}, the checkpoint {tuple(want.shape)}")
+        raise ExportError(f"{loader} returns {what} of shape {tuple(got.shape)} instead of {tuple(want.shape)}")
     gap, scale = float((got - want).abs().max()), float(want.abs().max())
     if not gap <= tolerance * scale:
         raise ExportError(
-            f"{loader} gives other {what} than the checkpoint: up to {gap:.3g} apart, the largest is {scale:.3g}"
+            f"{loader} does not reproduce the {what} of the checkpoint (difference {gap:.3g}, largest value {scale:.3g})"
         )
 
 
 class HubError(ValueError):
-    """A name that the hub does not take, or an upload that it refused."""
+    """A repository name is invalid, or the Hugging Face Hub rejected an upload."""
 
 
 def check_hub(name: str, setting: str) -> None:
-    """Raise HubError, which names `setting`, where an upload to the repository `name` cannot begin."""
+    """Raise HubError, which names `setting`, if uploads to a repository are not possible.
+
+    Args:
+        name: Repository, USER/NAME.
+        setting: Setting to name in the error.
+    """
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -201,20 +233,30 @@ def check_hub(name: str, setting: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise HubError(f"{setting}={name!r} is no name of a repository, which is USER/NAME: {error}") from None
+        raise HubError(f"{setting}={name!r} is not a repository name (USER/NAME): {error}") from None
     if huggingface_hub.constants.is_offline_mode():
-        raise HubError(
-            f"{setting}={name!r}: HF_HUB_OFFLINE is set, so that nothing can be uploaded; unset it, or leave it out"
-        )
+        raise HubError(f"{setting}={name!r}: HF_HUB_OFFLINE prevents uploads; unset it, or remove {setting}")
     if huggingface_hub.get_token() is None:
-        raise HubError(f"{setting}={name!r}: the hub wants a token; `hf auth login` once, or set HF_TOKEN")
+        raise HubError(
+            f"{setting}={name!r}: the Hugging Face Hub requires a token; run `hf auth login` once, or set HF_TOKEN"
+        )
 
 
 def push(folder: Path, name: str, files: Sequence[str]) -> str:
-    """Upload these files of an export, in one commit; returns the address of the repository.
+    """Upload files of an export to the Hugging Face Hub in one commit.
 
-    One that is not there is made, and private: who wants it public says so on its page. Raises HubError with the hub's
-    reason.
+    If the repository does not exist, it is created as private; it can be made public on its page.
+
+    Args:
+        folder: Exported model.
+        name: Repository, USER/NAME.
+        files: Names of the files, relative to `folder`.
+
+    Returns:
+        URL of the repository.
+
+    Raises:
+        HubError: If the Hub rejects the upload.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -226,5 +268,5 @@ def push(folder: Path, name: str, files: Sequence[str]) -> str:
             repo_id=made.repo_id, folder_path=folder, allow_patterns=[*files], commit_message="MultiCSE export"
         )
     except (HfHubHTTPError, OSError) as error:
-        raise HubError(f"the hub did not take {folder} as {name}: {error}") from error
+        raise HubError(f"the Hugging Face Hub rejected the upload of {folder} to {name}: {error}") from error
     return str(made)

@@ -1,4 +1,4 @@
-"""Where the loop runs: in this process, or in a worker of Ray Train."""
+"""Host of the training loop: this process, or a worker of Ray Train."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multicse.trainers.engine.progress import Board
 
 
 class Host(Protocol):
-    """Where the loop runs: inside a Ray Train worker or plainly in this process."""
+    """Process that runs the training loop."""
 
     rank: int
     world_size: int
@@ -26,33 +26,37 @@ class Host(Protocol):
     """Workers on this machine."""
     device: torch.device
     inline: bool
+    """Read the streams in this process, without Ray Data."""
 
     def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
-        """The folder to resume from, if any."""
+        """Provide the checkpoint folder to resume from, or None."""
         ...
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
-        """Keep a checkpoint; called by every rank, on rank 0 with what writes its files into a folder.
+        """Save a checkpoint; every rank calls it.
 
-        metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
-        sign turned where lower is better. last: whether training ends here; else it may be written while it goes on.
+        Args:
+            write_files: Writes the files of the checkpoint into a folder; None on other ranks than 0.
+            metrics: ``step``, and if a development task is selected its current ``score`` and the ``best`` so far, negated
+                if lower is better.
+            last: Training ends here. Otherwise the checkpoint may be written while training continues.
         """
         ...
 
     def stopping(self) -> bool:
-        """Whether the run is to end after this step, the same on every rank; called by every rank after every step.
+        """Return True, on all ranks in the same step, if the run must stop; every rank calls it after every step.
 
-        Several ranks exchange it about once a second, so a signal may take effect some steps later.
+        Ranks exchange requests about once per second, so a signal may take effect some steps later.
         """
         ...
 
 
 class Stopped(Exception):
-    """Training ended before its last step because it was asked to; its checkpoint is kept."""
+    """Training stopped before its last step on request; its checkpoint is kept."""
 
 
 def from_all_ranks(mine: Any, host: Host) -> list[Any]:
-    """What every rank has, in the order of the ranks."""
+    """Return the values of all ranks in the order of the ranks; a collective."""
     if host.world_size == 1:
         return [mine]
     everyone: list[Any] = [None] * host.world_size
@@ -61,7 +65,7 @@ def from_all_ranks(mine: Any, host: Host) -> list[Any]:
 
 
 def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
-    """The mean of each value over the ranks, which all have the same names."""
+    """Return the mean of each value over the ranks, which all have the same names; a collective."""
     if host.world_size == 1:
         return values
     tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
@@ -70,19 +74,26 @@ def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
 
 
 class StopQuestion:
-    """Ask all ranks whether one of them is to stop: about once a second, at most every `MOST` steps, in the same steps.
+    """Exchange stop requests between the ranks, about once per second and at least every `MOST` steps.
 
-    Every rank calls it after every step. The answer of the steps between is no.
+    Every rank calls it after every step. Between two exchanges it returns False.
+
+    Args:
+        group: Process group for CPU tensors. If None, the default group.
     """
 
     MOST = 10
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Take a group of ranks that exchange what is on a CPU; if None, the default one."""
         self._group, self._every, self._left, self._since = group, 1, 1, time.monotonic()
 
     def __call__(self, mine: bool, world_size: int) -> bool:
-        """Return whether a rank is to stop."""
+        """Return True if a rank has requested a stop.
+
+        Args:
+            mine: This rank requests a stop.
+            world_size: Number of ranks.
+        """
         if world_size == 1:
             return mine
         self._left -= 1
@@ -98,9 +109,12 @@ class StopQuestion:
 
 
 class LocalHost:
-    """The loop in this process (`run.num_workers=0`): streams are read inline.
+    """Host in this process (`run.num_workers=0`), which also reads the streams.
 
-    stop: whether somebody asked to stop. gpu: whether it runs on the GPU.
+    Args:
+        store: Checkpoints of the run.
+        stop: Returns True once a stop was requested.
+        gpu: Run on the GPU.
     """
 
     rank, world_size, local_size, inline = 0, 1, 1, True
@@ -111,19 +125,27 @@ class LocalHost:
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
+        """Provide the latest checkpoint of the store, or None."""
         self.store.tidy()
         yield self.store.newest()
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
+        """Save a checkpoint to the store."""
         if write_files is not None:
             self.store.save(int(metrics["step"]), write_files, last)
 
     def stopping(self) -> bool:
+        """Return True if the run must stop."""
         return self._question(self._stop(), self.world_size)
 
 
 class RayHost:
-    """The loop inside a Ray Train worker. Rank 0 looks every second whether `board` asks it to stop."""
+    """Host in a Ray Train worker. Rank 0 checks `board` every second for a stop request.
+
+    Args:
+        store: Checkpoints of the run, with a download folder for this node.
+        board: Messages between driver and workers.
+    """
 
     inline = False
 
@@ -137,7 +159,7 @@ class RayHost:
         self.local_size, self._local_rank = context.get_local_world_size(), context.get_local_rank()
         self.device: torch.device = ray.train.torch.get_device()
         self.store, self._stop = store, threading.Event()
-        # Of their own, since to ask a GPU would be to wait for it after every step.
+        # A group for CPU tensors: exchanging GPU tensors would wait for the device after every step.
         gpus = self.world_size > 1 and self.device.type == "cuda"
         self._question = StopQuestion(dist.new_group(backend="gloo") if gpus else None)
         if self.rank == 0:
@@ -154,7 +176,7 @@ class RayHost:
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
-        """That which rank 0 takes. From a URL it is fetched once for all workers of a node."""
+        """Provide the latest checkpoint as seen by rank 0; from a URL it is downloaded once per node."""
         found = self.store.newest() if self.rank == 0 else None
         name = from_all_ranks(found and found.name, self)[0]
         if name is None:
@@ -163,16 +185,17 @@ class RayHost:
         shared = self.store.remote and self._local_rank
         if found is None and not shared:
             found = self.store.get(step_of(name))
-        from_all_ranks(None, self)  # it is there on every node
+        from_all_ranks(None, self)  # every node has it now
         folder = found or self.store.local / name
         yield folder
-        from_all_ranks(None, self)  # all have read it
+        from_all_ranks(None, self)  # every rank has read it
         if self.store.remote and not shared:
             remove(folder)
             if self.rank:
                 self.store.local.rmdir()
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
+        """Save a checkpoint to the store and report the metrics to Ray."""
         import ray.train
 
         if write_files is not None:
@@ -180,4 +203,5 @@ class RayHost:
         ray.train.report(metrics)
 
     def stopping(self) -> bool:
+        """Return True, on all ranks in the same step, if the run must stop."""
         return self._question(self._stop.is_set(), self.world_size)

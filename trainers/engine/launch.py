@@ -1,4 +1,4 @@
-"""The driver: checks, the MLflow run, Ray Train, export, summary."""
+"""Run a recipe from the driver: checks, MLflow run, Ray Train, export, summary."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, St
 from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
+from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
 from multicse.trainers.engine.output import (
@@ -44,7 +45,7 @@ from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.report_to import Reports
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.engine.text_fit import prepare
-from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, histories
+from multicse.trainers.engine.tracking import RunHandle, Tracker
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import ExportConfig, Recipe
@@ -53,11 +54,11 @@ log = logging.getLogger(__name__)
 
 
 class LostWorker(ValueError):
-    """A training worker died, more often than ``run.max_failures`` allows, or what it needs of the cluster."""
+    """A training worker, or a node that it needs, died more often than ``run.max_failures`` allows."""
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
-    """Run the loop of one rank, while the actor that reads for it starts."""
+    """Run the loop of one rank while the actor that reads its data starts."""
     with started(), contextlib.suppress(Stopped):
         return _train_rank(settings)
     return {}
@@ -86,10 +87,10 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(recipe: Recipe) -> Recipe:
-    """Return the recipe with absolute paths (workers run in other folders) and tracking URI and storage filled in.
+    """Return the recipe with absolute paths (workers run in other folders), tracking URI and storage.
 
-    They come from the environment if the recipe does not set them. In a job that runs in Ray's copy of its folder, results
-    are moved out of the copy (`multicse.trainers.jobs`).
+    The latter two come from the environment if the recipe does not set them. In a job that runs in Ray's copy of its folder,
+    results are moved out of the copy (`multicse.trainers.jobs`).
     """
     run = recipe.run
     storage = run.storage or os.environ.get(STORAGE) or None
@@ -108,9 +109,9 @@ def resolve(recipe: Recipe) -> Recipe:
 
 
 def with_uploaded_shards(recipe: Recipe) -> Recipe:
-    """Return the recipe for workers on other nodes, with copies in the storage of small packed folders of this machine.
+    """Return the recipe for workers on other nodes: small packed folders of this machine are copied to the storage.
 
-    Nothing is uploaded unless `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
+    Nothing is uploaded unless `run.storage` is a URL. The copies let the offline recipes run on a cluster.
     """
     storage = recipe.run.storage
     if storage is None or "://" not in storage:
@@ -139,13 +140,19 @@ def _with_tasks(recipe: Recipe, change: Callable[[str], str]) -> Recipe:
 
 
 def fit(recipe: Recipe) -> dict[str, Any]:
-    """Run a recipe from checks to export; returns the summary that is also written to ``OUTPUT/summary.json``.
+    """Run a recipe from checks to export.
 
-    A run of this recipe that is unfinished in the output goes on where it was, and one that is finished is not carried out
-    again: its summary is returned. Raises RecipeError or DataError before anything is started when the recipe cannot run or
-    the output is another run's, and Interrupted after Ctrl-C or SIGTERM.
+    An unfinished run of this recipe in the output folder is resumed. A finished run is not repeated.
+
+    Returns:
+        The summary, which is also written to ``OUTPUT/summary.json``.
+
+    Raises:
+        RecipeError: If the recipe cannot run or the output folder contains another run; nothing has been started then.
+        DataError: If the data cannot be read.
+        Interrupted: After Ctrl-C or SIGTERM.
     """
-    began = time.time()
+    start = time.time()
     if not recipe.run.verbose:
         quiet()
     recipe = resolve(recipe)
@@ -170,22 +177,22 @@ def fit(recipe: Recipe) -> dict[str, Any]:
                 return summary
             with locked(output.folder, name=WRITER, wait=OUTLIVES):
                 handle = output.start_or_resume()
-            return _carry_out(recipe, handle, output, stop, began)
+            return _train_and_export(recipe, handle, output, stop, start)
 
 
-def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, began: float) -> dict[str, Any]:
+def _train_and_export(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, start: float) -> dict[str, Any]:
     status = "FAILED"
     try:
         prepare(recipe)
         result, checkpoint = train(recipe, handle, output.folder, output.store, stop=stop)
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
-        summary["seconds"] = time.time() - began
+        summary["seconds"] = time.time() - start
         output.exported(summary.pop("exported"))
         status = "FINISHED"
     except (KeyboardInterrupt, Interrupted):
         status = "KILLED"
-        print(f"\nstopped; the same command goes on with what is in {output.folder}", file=sys.stderr)
+        print(f"\nStopped. Run the same command again to resume from {output.folder}", file=sys.stderr)
         raise
     finally:
         handle.finish(status)
@@ -201,11 +208,23 @@ def train(
     callbacks: Sequence[Any] = (),
     stop: Stop | None = None,
 ) -> tuple[dict[str, Any], Path]:
-    """Train, from the newest checkpoint on; returns the loop's result and the folder of the last checkpoint.
+    """Train from the latest checkpoint to the last step.
 
-    callbacks: of Ray Train's run (with workers). stop: what signals ask for; without it they are somebody else's.
+    Args:
+        recipe: Recipe with absolute paths.
+        handle: MLflow run.
+        output: Folder of the run.
+        store: Checkpoints of the run.
+        callbacks: Callbacks of Ray Train's run, if there are workers.
+        stop: Signal handling of the caller. If None, signals are left to the caller.
 
-    Raises Interrupted when a signal came; the checkpoint of that step is kept.
+    Returns:
+        Result of the loop, and the folder of the last checkpoint.
+
+    Raises:
+        Interrupted: If a signal was received; the checkpoint of that step is kept.
+        CheckpointError: If no checkpoint in the store can be read.
+        LostWorker: If a worker or node was lost.
     """
     stop = stop or Stop()
     with stop.patient():
@@ -220,11 +239,11 @@ def train(
                 result = Engine(recipe, host, tracker).run()
     folder = store.newest()
     if folder is None:
-        raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
+        raise CheckpointError(f"the last checkpoint in {store.place} is damaged. Run the same command again to replace it")
     journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
-    if journal.take(folder / JOURNAL):  # rank 0 was on another node
+    if journal.take(folder / JOURNAL):  # rank 0 ran on another node
         Reports(recipe.run.report_to, journal).close()
-    return result, folder  # a loop that was stopped has ended in Interrupted
+    return result, folder  # a stopped loop has raised Interrupted
 
 
 def _in_workers(
@@ -235,14 +254,14 @@ def _in_workers(
     from ray.train.torch import TorchTrainer
 
     run = recipe.run
-    shutil.rmtree(output / RAY, ignore_errors=True)  # of a driver that was killed
+    shutil.rmtree(output / RAY, ignore_errors=True)  # left by a killed driver
     board = Board()
-    theirs = with_uploaded_shards(recipe)
+    uploaded = with_uploaded_shards(recipe)
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": theirs.to_json(secrets=True),
-            "shards": ray.put({name: theirs.shards(name) for name in theirs.streams}),
+            "recipe": uploaded.to_json(secrets=True),
+            "shards": ray.put({name: uploaded.shards(name) for name in uploaded.streams}),
             "methods": registry.loaded(),
             "output": str(output),
             "place": place,
@@ -257,13 +276,15 @@ def _in_workers(
             | ({"GPU": run.gpus_per_worker} if run.gpus_per_worker else {}),
         ),
         run_config=RunConfig(
-            # Checkpoints are ours: Ray's are known only seconds after they are there, and not to another driver.
+            # The checkpoints are ours: Ray registers its own seconds later, and another driver cannot find them.
             name=RAY,
             storage_path=str(output),
             failure_config=FailureConfig(max_failures=run.max_failures),
             callbacks=[*callbacks],
         ),
     )
+    workers = "a training worker" if run.num_workers == 1 else f"{run.num_workers} training workers"
+    print(f"Starting {workers} ...", file=sys.stderr, flush=True)
     try:
         result: dict[str, Any] = _fit(trainer, board, stop).return_value
         return result
@@ -275,7 +296,7 @@ def _in_workers(
 
 
 def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
-    """Return the trainer's result. The main thread shows progress meanwhile, and passes on a signal to the workers."""
+    """Return the trainer's result; meanwhile the main thread shows progress and passes a signal on to the workers."""
     if not stop.main:
         return trainer.fit()
     outcome: Future[Any] = Future()
@@ -293,32 +314,46 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
         if stop.asked is not None and not passed_on:
             board.stop()
             passed_on = True
-        with contextlib.suppress(Exception):  # the cluster is gone, which the outcome tells
+        with contextlib.suppress(Exception):  # the cluster is gone; the outcome has the error
             line.show(board.get())
     with contextlib.suppress(Exception):
-        line.show(board.get())  # the last one
+        line.show(board.get())  # the last line
     return outcome.result()
 
 
 def _worker_error(error: Exception) -> Exception:
-    """A worker's own ValueError, OSError or non-finite loss, in place of Ray's report; another own error as Ray tells it."""
+    """Return a worker's ValueError, OSError or non-finite loss instead of Ray's report of it, and Ray's report otherwise."""
     failures = [*(getattr(error, "worker_failures", None) or {}).values()]
     for failure in failures:
         inner = getattr(failure, "_base_exc", failure)
         inner = getattr(inner, "cause", inner)
         if isinstance(inner, (ValueError, ArithmeticError, OSError)):
             return inner
-    lost = [failure for failure in failures if not hasattr(failure, "_base_exc")]  # what others say follows from it
+    lost = [failure for failure in failures if not hasattr(failure, "_base_exc")]  # the cause of the other errors
     if failures and not lost:
         return error
     return LostWorker(
-        f"a worker or node was lost ({brief((lost or [error])[0])}). The same command goes on from the last checkpoint; "
-        "--run.max_failures 3 does so by itself"
+        f"a worker or node was lost ({brief((lost or [error])[0])}). Run the same command again to resume from the last "
+        "checkpoint; --run.max_failures 3 resumes automatically"
     )
 
 
 def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
-    """Export the chosen weights, write card and figures; `RunHandle.finish` brings them to MLflow. Returns the summary."""
+    """Export the selected weights with card and figures; `RunHandle.finish` uploads them to MLflow.
+
+    Args:
+        recipe: Recipe with absolute paths.
+        handle: MLflow run.
+        result: Result of the loop. Its lists of skipped samples are moved to a file of the output folder.
+        checkpoint: Folder of the last checkpoint.
+        output: Folder of the run.
+
+    Returns:
+        The summary of the run.
+
+    Raises:
+        ExportError: If the exported folder does not reproduce the embeddings of the checkpoint.
+    """
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.export import fit_of, push, write_export
 
@@ -336,8 +371,8 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
     except ValueError as error:
         if recipe.export == ExportConfig():
             raise
-        # The model must not depend on its last layer.
-        log.error("the export goes without what export.whiten and export.int8_ranges ask for: %s", error)
+        # A failed whitening must not cost the model.
+        log.error("The model is exported without export.whiten and export.int8_ranges: %s", error)
         exported = write_export(method.sentence_encoder, export, card)
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
@@ -345,13 +380,14 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
     try:
         log_figures(recipe, method, handle)
-    except ValueError as error:  # of a collapsed encoder
-        log.warning("the remaining figures are left out: %s", error)
+    except ValueError as error:  # the encoder has collapsed
+        log.warning("The remaining figures are skipped: %s", error)
     if name := recipe.run.push_to_hub:
         try:
             result["hub"] = push(export, name, exported)
         except Exception as error:
-            log.error("the export did not reach the hub: %s. Later: hf upload %s %s", brief(error), name, export)
+            text = "The model was not uploaded to the Hugging Face Hub: %s. To upload it later: hf upload %s %s"
+            log.error(text, brief(error), name, export)
     return {
         "recipe": recipe.name,
         "identity": recipe.identity(),
@@ -366,9 +402,17 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
 
 
 def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
-    """Draw the development task: alignment and uniformity over training, and similarity by rating for rated pairs.
+    """Draw alignment and uniformity over training, and for rated pairs the similarity by rating.
 
-    ``evaluate.py --figures`` draws more of an export. Raises ValueError if one cannot be drawn.
+    ``evaluate.py --figures`` draws more figures of an export.
+
+    Args:
+        recipe: Recipe, whose `evaluation.select` is drawn.
+        method: Trained method.
+        handle: MLflow run.
+
+    Raises:
+        ValueError: If a figure cannot be drawn.
     """
     import torch
 
@@ -381,7 +425,7 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
         points = [(step, values["alignment"], values["uniformity"]) for step, values in found]
         handle.log_figure("alignment_uniformity", alignment_uniformity_figure(points))
     for name, found in over_training.items():
-        if found and "text_uniformity" in found[0][1]:  # of items with captions
+        if found and "text_uniformity" in found[0][1]:  # items with captions
             points = [(step, values["alignment"], values["text_uniformity"]) for step, values in found]
             handle.log_figure(f"{name.replace(':', '_')}_over_training", alignment_uniformity_figure(points))
     (task,) = tasks.make_tasks([recipe.evaluation.select], recipe.evaluation.data)

@@ -1,4 +1,4 @@
-"""The one training loop: updates, precision, clipping, schedules, evaluation, checkpoint and resume, for every method."""
+"""Training loop of all methods: steps, evaluation, early stopping, checkpoints and resume."""
 
 from __future__ import annotations
 
@@ -37,11 +37,17 @@ from multicse.trainers.recipe import Recipe
 log = logging.getLogger(__name__)
 
 SKIPPED_LISTED = 10_000
-"""Skipped samples of a stream that rank 0 lists with keys and reasons; sentences without a synonym can be millions."""
+"""Maximum number of skipped samples per stream that rank 0 lists with key and reason."""
 
 
 class Engine:
-    """One run of a recipe on one rank. log: whom it tells of itself, on rank 0."""
+    """Training loop of one rank.
+
+    Args:
+        recipe: Recipe.
+        host: Host of the loop.
+        log: Tracker that receives the metrics (rank 0 only).
+    """
 
     def __init__(self, recipe: Recipe, host: Host, log: Tracker | None) -> None:
         run = recipe.run
@@ -53,7 +59,7 @@ class Engine:
         else:
             set_matmul_precision(run)
         method = checkpoint.build_method(recipe)
-        if run.sharded:  # which moves layer by layer
+        if run.sharded:  # moves one layer at a time to the device
             shard(method, host.device, PRECISIONS.get(run.precision))
         method = method.to(host.device)
         if host.world_size > 1 and host.device.type == "cuda":
@@ -75,31 +81,36 @@ class Engine:
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
         self.window_state: dict[str, Any] | None = None
-        """The window of a run that goes on."""
+        """State of the window of a resumed run."""
         self.last_score = -math.inf
         self.shown: dict[str, float] = {}
-        """The newest score of the first development task, for the progress line."""
+        """Latest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.baseline: dict[str, dict[str, float]] = {}
-        """The same after whitening, which takes no training."""
+        """Scores of the untrained encoder after whitening."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
-        """The first `SKIPPED_LISTED` samples of each stream that rank 0 left out."""
+        """Key and reason of the first `SKIPPED_LISTED` samples of each stream that rank 0 skipped."""
         self.skips = dict.fromkeys(recipe.streams, 0)
-        """How many this rank left out; rank 0 also has those of all ranks before the run was resumed."""
+        """Samples that this rank skipped; rank 0 also counts the samples of all ranks before a resume."""
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
 
     @property
     def chosen(self) -> Method:
-        """The method with the weights that are evaluated and exported: as they are, or averaged."""
+        """Method with the weights that are evaluated and exported: the current ones or their moving average."""
         return self.method if self.average is None else cast(Method, self.average.module)
 
     def run(self) -> dict[str, Any]:
-        """Train to the end. Returns scores before and after, the best step, times and what was skipped.
+        """Train to the end.
 
-        Raises Stopped where the host was asked to stop, after a checkpoint.
+        Returns:
+            Scores before and after training, best step, times, skipped samples.
+
+        Raises:
+            Stopped: If a stop was requested, after the checkpoint.
+            NonFiniteLoss: If a loss or gradient is not finite.
         """
         with self.host.checkpoint() as folder:
             if folder is not None:
@@ -110,16 +121,15 @@ class Engine:
         try:
             with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
                 self._loop(readers, watchdog)
-        finally:  # a trial that a sweep stops leaves its process to the next one
+        finally:  # a sweep uses the process for further trials
             for reader in readers.values():
                 reader.close()
         return self._finish()
 
     def _evaluate_untrained(self, weights: dict[str, Tensor]) -> None:
-        """Evaluate the run's first weights as step 0; the weights and the step of now are restored.
+        """Evaluate the initial weights as step 0, then restore the current weights and step.
 
-        It runs after the first step, which does not have to wait for it. A training step takes no random numbers that an
-        evaluation could have moved on.
+        It runs after the first step, so that training starts early. Random numbers of later steps do not depend on it.
         """
         step, trained = self.step, checkpoint.weights_of(self.chosen)
         checkpoint.set_weights(self.chosen, weights)
@@ -138,7 +148,7 @@ class Engine:
         self.step = step
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
-        began = time.perf_counter() - self.seconds
+        start = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.window_state)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
@@ -150,22 +160,22 @@ class Engine:
                 self.method.after_step(self.step)
                 if self.average is not None:
                     self.average.update_parameters(self.method)
-                self.seconds = time.perf_counter() - began
+                self.seconds = time.perf_counter() - start
                 last = self.step == self.steps
                 if self.step % self.recipe.run.logging_steps == 0 or last:
                     self._report(window, readers)
                     window = self.window = Window(readers)
                 self.done, stopping = last, self.host.stopping()
             if untrained is not None:
-                start = time.perf_counter()
+                before = time.perf_counter()
                 self._evaluate_untrained(untrained)
-                untrained, took = None, time.perf_counter() - start
-                began, window.began = began + took, window.began + took
+                untrained, took = None, time.perf_counter() - before
+                start, window.start = start + took, window.start + took
             evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
             if evaluated:
-                start = time.perf_counter()
+                before = time.perf_counter()
                 improved = self._evaluate()
-                self.evaluation_seconds += time.perf_counter() - start
+                self.evaluation_seconds += time.perf_counter() - before
                 patience = self.recipe.evaluation.patience
                 self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
             every, stopping = self.recipe.run.save_steps, stopping and not self.done
@@ -173,7 +183,7 @@ class Engine:
                 self._save(readers, last=self.done or stopping)
             if stopping:
                 raise Stopped(f"stopped after step {self.step} of {self.steps}")
-        self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
+        self.seconds = time.perf_counter() - start  # including the last evaluation and checkpoint
 
     def _readers(self) -> dict[str, Reader]:
         recipe, host = self.recipe, self.host
@@ -204,7 +214,7 @@ class Engine:
         }
 
     def _evaluate(self) -> bool:
-        """Score the development tasks; remember the best weights. True when this step is the best so far."""
+        """Score the development tasks and keep the best weights. Return True if this step is the best so far."""
         self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
@@ -225,12 +235,12 @@ class Engine:
         else:
             self.bad_rounds = 0 if better else self.bad_rounds + 1
         step, kept = self._chosen()
-        if self.log and kept is not None:  # tables of runs show the last value of a metric, which is not the best one
+        if self.log and kept is not None:  # trackers show the last value of a metric, not the best
             self.log.log(self.step, {f"best/{task.name}/{task.primary}": kept, "best/step": step})
         return better
 
     def _chosen(self) -> tuple[int, float | None]:
-        """The step whose weights are kept so far, and their score on the first development task; none: not finite."""
+        """Return the step whose weights are kept, and their first development score, or None if not finite."""
         step, score = self.step if self.recipe.evaluation.keep == "last" else self.best_step, self.kept_score
         if self.development and lower_is_better(self.development[0]):
             score = -score
@@ -238,7 +248,7 @@ class Engine:
 
     @property
     def kept_score(self) -> float:
-        """The development score, higher is better, of the weights that are kept so far; without one minus infinity."""
+        """Development score (higher is better) of the weights that are kept; minus infinity if there is none."""
         return self.last_score if self.recipe.evaluation.keep == "last" else self.best_score
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
@@ -252,14 +262,14 @@ class Engine:
             callback(self.step, metrics, self)
 
     def _finish(self) -> dict[str, Any]:
-        """Scores of the weights that are kept."""
+        """Evaluate the weights that are kept and return the result of the run."""
         if self.best is not None:
             checkpoint.set_weights(self.chosen, self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
         skips, fingerprints = zip(*from_all_ranks((self.skips, fingerprint(self.chosen)), self.host), strict=True)
         if len(set(fingerprints)) > 1:
-            raise RuntimeError(f"the workers' parameters have drifted apart: {fingerprints}")
+            raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")
         step, score = self._chosen()
         return {
             "before": self.before,
@@ -283,7 +293,9 @@ class Engine:
             if self.host.rank == 0:
                 self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
             reader.skipped = []
-            counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)  # whose mean is the total
+            counts[f"data/{name}/skipped"] = float(
+                self.skips[name] * self.host.world_size
+            )  # so the mean over ranks is the total
         values = mean_over_ranks(window.means() | counts, self.host)
         updates = self.recipe.method.updates().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
@@ -306,7 +318,7 @@ class Engine:
         positions, windows, skips = zip(*ranks, strict=True)
         scores = {"score": self.last_score, "best": self.kept_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
-        if self.host.rank != 0 and not self.recipe.run.sharded:  # where all have a part of what is kept
+        if self.host.rank != 0 and not self.recipe.run.sharded:  # otherwise all ranks gather the weights
             self.host.save(None, metrics, last)
             return
         state = {
@@ -357,22 +369,22 @@ class Engine:
             self.positions |= positions[self.host.rank]
             self.window_state = state["windows"][self.host.rank]
         else:
-            log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
+            log.warning("Resuming with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
 
 
 def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:
-    """The sum over ranks of what each stream left out."""
+    """Return the number of skipped samples of each stream over all ranks."""
     return {name: sum(rank[name] for rank in skips) for name in skips[0]}
 
 
 def lower_is_better(task: Task) -> bool:
-    """Whether a smaller value of the task's primary metric is the better one, as of a loss."""
+    """Return True if lower values of the task's primary metric are better, as for a loss."""
     return bool(getattr(task, "lower_is_better", False))
 
 
 def fingerprint(module: nn.Module) -> str:
-    """A hash of all parameters: equal on two ranks when they hold the same model."""
+    """Return a hash of all parameters, to compare the models of several ranks."""
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""MLflow's side of a run: which URIs are taken, what is made when absent, what a run's folder has for it."""
+"""MLflow server: tracking URIs, experiments, and the artifacts and registered model of a run."""
 
 from __future__ import annotations
 
@@ -20,45 +20,47 @@ from multicse.trainers.jobs import kept, refuse_unwritable
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
 SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)
-"""What drivers of databases take in a URI's query."""
+"""Secrets in the query of a database URI."""
 KIND = "custom_model_development"
-"""MLflow's word for experiments that train models: its page shows runs and metrics, not traces and prompts."""
+"""MLflow's name for experiments that train models: its page shows runs and metrics, not traces and prompts."""
 BROUGHT = ("recipe.json", "skipped.json", "trials.json", "best.json", "summary.json", "figures", "export")
-"""Files and folders of a run's or a sweep's folder that become artifacts."""
+"""Files and folders in the folder of a run or sweep that become artifacts."""
 LONGEST_NOTE = 5000
-"""Characters that MLflow takes as the description of a version."""
+"""Maximum length of the description of a version in MLflow."""
 BEST, CHAMPION = "best", "champion"
-"""Folder of a sweep's best run in the sweep's folder, and the alias of its version: ``models:/NAME@champion``."""
+"""Folder of the best run in a sweep's folder, and the alias of its registered version: ``models:/NAME@champion``."""
 
 
 class TrackingError(ValueError):
-    """A tracking URI or run that cannot be used; the text says what to change."""
+    """A tracking URI or run cannot be used; the message contains the remedy."""
 
 
 class NoSuchRun(TrackingError):
-    """A run that the server does not have, or has deleted."""
+    """A run does not exist on the server or was deleted."""
 
 
 def resolve_uri(uri: str | None = None) -> str:
-    """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
+    """Return the tracking URI with absolute paths. Raises TrackingError if MLflow does not support it."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
     parts = urlsplit(uri)
     if parts.password or SECRET.search(unquote(parts.query)):
         raise TrackingError(
-            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
+            f"run.tracking_uri={scheme}://… contains a password, which would end up in recipe.json, journal and run. "
             "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
         )
     if scheme not in SCHEMES:
         raise TrackingError(
-            f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
+            f"run.tracking_uri={uri!r} is not a database or server (MLflow no longer supports plain folders). "
             "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
         )
     if scheme != "sqlite":
         return uri
     file = uri.partition(":///")[2]
     if not file or file.startswith(":memory:"):
-        raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} does not name a file; use sqlite:///FILE, for example sqlite:///mlflow.db"
+        )
     path = kept(Path(file).expanduser()).resolve()
     refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,9 +68,9 @@ def resolve_uri(uri: str | None = None) -> str:
 
 
 def import_mlflow() -> Any:
-    """MLflow, which takes a second or two to import, with settings that fit a loop that tries again by itself."""
+    """Import MLflow (1 to 2 s) with settings for callers that retry by themselves."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own seven block for minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the default of 7 blocks for minutes
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -79,7 +81,7 @@ def import_mlflow() -> Any:
 
 @contextlib.contextmanager
 def uri_errors(uri: str) -> Iterator[None]:
-    """What is raised inside becomes a TrackingError that names the URI."""
+    """Convert errors of the body to a TrackingError that names the URI."""
     try:
         yield
     except TrackingError:
@@ -87,23 +89,31 @@ def uri_errors(uri: str) -> Iterator[None]:
     except Exception as error:
         raise TrackingError(
             f"run.tracking_uri={uri!r} cannot be used: {brief(error)}. Start the server (`mlflow server --port 5000`), "
-            "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
+            "set the URI of a running server, or remove it to store runs in mlflow.db in the current folder."
         ) from error
 
 
 def connect(uri: str) -> Any:
-    """An MLflow client of this URI; the first one of a database makes its tables."""
+    """Return an MLflow client. The first client of a database creates its tables."""
     return import_mlflow().MlflowClient(uri)
 
 
 def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
-    """Return the resolved URI, a client, and the experiment's id. Database and experiment are made when absent.
+    """Open an experiment; the database and the experiment are created if necessary, which takes seconds.
 
-    That takes seconds. Raises TrackingError as `tracking.open_run`.
+    Args:
+        uri: Tracking URI, see `tracking.open_run`.
+        experiment: Name of the experiment.
+
+    Returns:
+        Resolved URI, client, ID of the experiment.
+
+    Raises:
+        TrackingError: If MLflow does not support or cannot reach the URI, or the experiment was deleted.
     """
     uri = resolve_uri(uri)
     file = Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
-    # One driver at a time makes the tables of a file: several at once fail. A server makes its own.
+    # Only one driver may create the tables of a SQLite file; concurrent attempts fail. A server creates its own.
     lock: contextlib.AbstractContextManager[object] = (
         FileLock(f"{file}.lock", timeout=120) if file else contextlib.nullcontext()
     )
@@ -113,11 +123,11 @@ def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
 
         if client.get_experiment_by_name(experiment) is None:
             folder = re.sub(r"[^\w\-.]", "_", experiment)
-            place = (file.parent / "mlartifacts" / folder).as_uri() if file else None  # a server chooses itself
+            place = (file.parent / "mlartifacts" / folder).as_uri() if file else None  # a server has its own
             try:
                 client.create_experiment(experiment, artifact_location=place, tags={"mlflow.experimentKind": KIND})
             except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver that was faster
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver
                     raise
         found = client.get_experiment_by_name(experiment)
     if found.lifecycle_stage != "active":
@@ -129,34 +139,33 @@ def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
 
 
 def environment_tags() -> dict[str, str]:
-    """What a run can be repeated with: user, script and commit as MLflow finds them, versions, machine."""
+    """Return tags for reproducing a run: user, script and commit as found by MLflow, library versions, CPUs and GPU."""
     import_mlflow()
     from mlflow.tracking.context.registry import resolve_tags
 
     from multicse.trainers.engine.card import library_versions
 
     tags = {f"version.{name}": version for name, version in library_versions().items()}
-    tags |= {"cpus": str(os.cpu_count()), "gpu": gpu_names() or "none"}
+    tags |= {"cpus": str(os.cpu_count()), "gpu": ", ".join(dict.fromkeys(gpu_names())) or "none"}
     return dict(resolve_tags(tags))
 
 
-def gpu_names() -> str:
-    """Return the names of this machine's GPUs; torch would open a CUDA context to read them."""
+def gpu_names() -> list[str]:
+    """Return the names of this machine's GPUs. torch would create a CUDA context for this."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return ", ".join(dict.fromkeys(found.split("\n"))).strip(", ")
+        return []
 
 
 def source_tags() -> dict[str, str]:
-    """MLflow's Source: the script that this process runs, and the git commit that it is of, where there is one."""
+    """Return MLflow's source tags: the script of this process, and its git commit if it is in a repository."""
     return {name: value for name, value in environment_tags().items() if name.startswith("mlflow.source.")}
 
 
 def data_set(row: Mapping[str, Any]) -> Any:
-    """A row of `describe_shards_of` as a training data set of MLflow, with its digest, licence and size."""
+    """Return a row of `describe_shards_of` as a training data set of MLflow, with its digest, licence and size."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     place, licence = row["place"], row["licence"] or "unknown"
@@ -170,9 +179,14 @@ def data_set(row: Mapping[str, Any]) -> Any:
 
 
 def deliver(folder: Path, uri: str, run_id: str) -> None:
-    """Bring what a finished run's folder has to MLflow: artifacts, note and registered version. It may be repeated.
+    """Upload a finished run to MLflow: artifacts, description (the card's table of scores) and registered version.
 
-    Of a sweep's folder those of its best run as well. The note is the card's table of numbers. Raises what MLflow raises.
+    For a sweep its best run is uploaded as well. The call can be repeated. Errors of MLflow are passed on.
+
+    Args:
+        folder: Folder of a run or sweep.
+        uri: Tracking URI.
+        run_id: MLflow run.
     """
     client = connect(uri)
     for place, alias in ((folder, None), (folder / BEST, CHAMPION)):
@@ -192,18 +206,18 @@ def deliver(folder: Path, uri: str, run_id: str) -> None:
 
 
 def register(uri: str, run_id: str, export: Path, name: str, alias: str | None = None, note: str = "") -> None:
-    """Log an exported sentence-transformers folder as a model of a run and as a version of `name`.
+    """Log an exported sentence-transformers folder as a model of a run and register it as a version of `name`.
 
-    ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that the
-    alias was given to last. An export that this run registered already keeps its version. Raises what MLflow raises.
+    ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` loads the version
+    with the alias. If the run has already registered this export, its version is kept. Errors of MLflow are passed on.
 
     Args:
         uri: Tracking URI.
-        run_id: Run of the export.
+        run_id: MLflow run of the export.
         export: Folder.
-        name: Name of the registered model, which is made when absent.
-        alias: Alias that this version gets.
-        note: Markdown on MLflow's page of the version.
+        name: Name of the registered model, which is created if it does not exist.
+        alias: Alias for this version, unless a newer version has it.
+        note: Description of the version, in Markdown.
     """
     client, files = connect(uri), (file for file in sorted(export.rglob("*")) if file.is_file())
     digest = hashlib.sha256("".join(size_and_sha256(str(file))[1] for file in files).encode()).hexdigest()
@@ -214,7 +228,7 @@ def register(uri: str, run_id: str, export: Path, name: str, alias: str | None =
     client.update_model_version(name, version, description=note)
     if alias is not None:
         given = client.get_registered_model(name).aliases.get(alias, 0)
-        if int(version) > int(given):  # sent again after a newer version got it, this one stays without
+        if int(version) > int(given):  # a newer version keeps the alias
             client.set_registered_model_alias(name, alias, version)
 
 
@@ -226,7 +240,7 @@ def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, di
     from multicse.trainers.engine.card import library_versions
 
     versions = library_versions()
-    # Made here because log_model would put it into the default experiment, in a folder that depends on where we are.
+    # Created here because log_model would use the default experiment and a folder relative to the current one.
     model = client.create_logged_model(client.get_run(run_id).info.experiment_id, name="model", source_run_id=run_id)
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(uri)
@@ -235,9 +249,9 @@ def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, di
             load_saved(export),
             name="model",
             registered_model_name=name,
-            # Given: guessing them takes far longer than the rest.
+            # Listed here because MLflow's inference takes far longer than the rest.
             pip_requirements=[f"{part}=={versions[part]}" for part in ("torch", "transformers", "sentence-transformers")],
-            tags={"export": digest},  # of the version as well
+            tags={"export": digest},  # also on the version
             run_id=run_id,
             model_id=model.model_id,
         ).registered_model_version
@@ -246,11 +260,11 @@ def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, di
 
 
 def metric_name(name: str) -> str:
-    """`name` as MLflow allows it: letters, digits and ``_-.:/`` and space, at most 250; anything else becomes ``_``."""
+    """Return a valid MLflow name: up to 250 letters, digits, ``_-.:/`` and spaces; other characters become ``_``."""
     return re.sub(r"[^\w\-. :/]", "_", name)[:250]
 
 
 def brief(error: Exception) -> str:
-    """The first line of an error, without the pages that a failed request brings."""
+    """Return the first line of an error, at most 300 characters; failed requests contain whole pages."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return text if len(text) <= 300 else f"{text[:297]}..."

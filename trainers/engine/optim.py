@@ -1,4 +1,4 @@
-"""The optimizer of one update: AdamW or SGD with its own schedule, loss scaling and clipping."""
+"""Optimizer of one update: AdamW or SGD with schedule, loss scaling and gradient clipping."""
 
 from __future__ import annotations
 
@@ -14,13 +14,25 @@ from multicse.trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
 
 def warm_steps(warmup: float, steps: int) -> float:
-    """Steps of a warm-up that is a share of `steps`, or their number."""
+    """Return the number of warm-up steps.
+
+    Args:
+        warmup: Fraction of `steps` if below 1, otherwise number of steps.
+        steps: Steps of the run.
+    """
     return warmup * steps if warmup < 1 else warmup
 
 
 def schedule_factor(config: ScheduleConfig, kind: Schedule, steps: int, step: int, warmup: float | None = None) -> float:
-    """Factor on the learning rate at `step` of `steps`: linear warm-up (of the config, unless another one is given), then
-    linear, cosine or constant."""
+    """Return the factor of the learning rate at a step: linear warm-up, then linear, cosine or constant.
+
+    Args:
+        config: Schedule settings.
+        kind: Schedule after the warm-up.
+        steps: Steps of the run.
+        step: Current step, from 0.
+        warmup: Warm-up as in `warm_steps`. If None, the warm-up of `config`.
+    """
     warm = warm_steps(config.warmup if warmup is None else warmup, steps)
     step += config.ahead
     if step < warm:
@@ -30,9 +42,15 @@ def schedule_factor(config: ScheduleConfig, kind: Schedule, steps: int, step: in
 
 
 def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[tuple[int, list[nn.Parameter]]]:
-    """The parameters by how many layers of the sentence encoder there are above them, and 1; 0: behind the last layer.
+    """Group parameters by depth: 1 for the last layer of the sentence encoder, 2 for the one below it, and so on.
 
-    With a `decay` of 1 they stay together.
+    Args:
+        method: Method with the encoder.
+        params: Parameters to group. Parameters outside of the layers have depth 0.
+        decay: Layer-wise decay of the learning rate. If 1, all parameters form one group of depth 0.
+
+    Returns:
+        Pairs of depth and parameters, sorted by depth.
     """
     if decay == 1:
         return [(0, params)]
@@ -45,11 +63,20 @@ def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[t
 
 
 class UpdateOptimizer:
-    """Optimizer, schedule, scaler and clipping of one update.
+    """Optimizer, schedule, loss scaler and clipping of one update.
 
-    The learning rate of an update is that of the schedule at the number of updates before it. With fp16 an update whose
-    gradient overflows is skipped and not counted. Since only the device knows it in time, the count is on the device, and so
-    are the learning rates of all steps.
+    The learning rate follows the number of previous updates. With fp16 an update whose gradient overflows is skipped and not
+    counted. To avoid waiting for the device, this count and the learning rates of all steps are stored on the device.
+
+    Args:
+        method: Method with the parameters.
+        update: Name of the update.
+        config: Settings of the optimizer.
+        steps: Steps of the run.
+        precision: Precision of the run; fp16 enables loss scaling.
+
+    Raises:
+        ValueError: If the config names a parameter group that the method does not have.
     """
 
     def __init__(self, method: Method, update: str, config: OptimConfig | SGDConfig, steps: int, precision: str) -> None:
@@ -58,7 +85,7 @@ class UpdateOptimizer:
             raise ValueError(f"optim.{update}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
         settings = []
         self.schedules: list[tuple[Schedule, float | None]] = []
-        """Kind and warm-up of each parameter group."""
+        """Schedule and warm-up of each parameter group."""
         for name, params in groups.items():
             own = config.groups.get(name)
             lr = config.lr if own is None or own.lr is None else own.lr
@@ -74,17 +101,17 @@ class UpdateOptimizer:
         self.optimizer: torch.optim.Optimizer
         if isinstance(config, SGDConfig):
             self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=True)
-            if config.momentum or config.momentum_after_warmup:  # undefined in torch if the first update is skipped
+            if config.momentum or config.momentum_after_warmup:  # torch does not define them if the first update is skipped
                 for parameter in self.parameters:
                     self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         else:
             self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
         self.base = [float(group["lr"]) for group in self.optimizer.param_groups]
-        """Learning rate of each parameter group at the top of its schedule."""
+        """Peak learning rate of each parameter group."""
         self.updates = 0
-        """Updates so far, skipped ones included."""
+        """Number of updates so far, including skipped updates."""
         self.scaling: dict[str, Tensor] = {}
-        """With fp16, of the newest gradient: the ``loss_scale`` that it had, and ``skipped``, 1 if it overflowed, else 0."""
+        """With fp16: ``loss_scale`` of the latest gradient, and ``skipped``: 1 if it overflowed, otherwise 0."""
         device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self._applied: Tensor | None = None
@@ -105,16 +132,17 @@ class UpdateOptimizer:
         return schedule_factor(self.config, schedule[0], self.steps, step, schedule[1])
 
     def backward(self, loss: Tensor) -> None:
+        """Add the gradients of a loss, a scalar, times the loss scale."""
         self.scaler.scale(loss).backward()
 
     @property
     def rate(self) -> float | Tensor:
-        """The learning rate of the next update, of the first parameter group; with fp16 it is on the device."""
+        """Learning rate of the first parameter group in the next update; with fp16 a tensor on the device."""
         rate: float | Tensor = self.optimizer.param_groups[0]["lr"]
         return rate
 
     def clip(self) -> Tensor:
-        """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
+        """Unscale and clip the gradients. Return their norm before clipping, a scalar."""
         self.scaler.unscale_(self.optimizer)
         norm = clip_gradients([p for p in self.parameters if p.grad is not None], self.config.max_grad_norm)
         if self.scaler.is_enabled():
@@ -125,14 +153,17 @@ class UpdateOptimizer:
         return norm
 
     def update(self, broken: Tensor | None = None) -> None:
-        """Update the parameters and advance the schedule, unless `broken` (float32, scalar) is 1 or the gradient of `clip`
-        overflowed in fp16."""
+        """Update the parameters and advance the schedule, unless the gradient of `clip` overflowed in fp16.
+
+        Args:
+            broken: Scalar, float32. If 1, nothing is updated.
+        """
         self._set_momentum()
         if self._applied is not None:
             skipped = self.scaling["skipped"]
             broken = skipped if broken is None else torch.maximum(broken, skipped)
             self._applied += broken == 0
-        self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # which torch's fused kernels read
+        self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # read by torch's fused kernels
         self.optimizer.step()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -140,7 +171,7 @@ class UpdateOptimizer:
         self._set_rates()
 
     def _set_rates(self) -> None:
-        """Give every parameter group the learning rate of the next update."""
+        """Set the learning rate of the next update for every parameter group."""
         rates: Any
         if self._applied is None:
             rates = [base * self._factor(one, self.updates) for base, one in zip(self.base, self.schedules, strict=True)]
@@ -150,7 +181,7 @@ class UpdateOptimizer:
             group["lr"] = rate
 
     def _set_momentum(self) -> None:
-        """Change the momentum after the warm-up; steps count here, skipped ones included, which the host can know."""
+        """Change the momentum after the warm-up, which here includes skipped updates: the host does not know them."""
         config = self.config
         if not isinstance(config, SGDConfig) or config.momentum_after_warmup is None:
             return
@@ -159,11 +190,12 @@ class UpdateOptimizer:
             group["momentum"] = config.momentum if warming else config.momentum_after_warmup
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of optimizer, schedule and scaler."""
         schedule = {"last_epoch": self.updates, "applied": self._applied}
         return {"optimizer": self.optimizer.state_dict(), "schedule": schedule, "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Moments, the place in the schedule, the scaler. Rates and decays stay the config's, which a sweep may change."""
+        """Restore optimizer, schedule and scaler; learning rates and weight decay stay as configured."""
         own = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
         params = self.parameters
         moments = {

@@ -1,4 +1,4 @@
-"""One calm line that says how a run goes, wherever its loop runs."""
+"""Progress line of a run, independent of where its loop runs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 from uuid import uuid4
 
 EVERY = 15.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 LOOK = 0.5
-"""Seconds between two lines of a worker."""
+"""Seconds between two updates from a worker."""
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``45 s``, ``12 min``, ``3.5 h``."""
+    """Return seconds in a readable unit: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def render(line: dict[str, Any]) -> str:
-    """``step 120/512  text 0.412  image 3.2  lee-dev 47.40  812 samples/s  data wait 1 %  1 min left``."""
+    """Return ``step 120/512  text 0.412  image 3.2  lee-dev 47.40  812 samples/s  data wait 1 %  1 min left``."""
     losses = [
         f"{name.removeprefix('train/')} {value:.4g}"
         for name, value in line.items()
         if name.startswith("train/") and name.count("/") == 1
     ]
     scores = [
-        f"{name.rpartition('/')[0].rpartition('/')[2].partition('?')[0]} {value:.2f}"  # of a task on a file its name
+        f"{name.rpartition('/')[0].rpartition('/')[2].partition('?')[0]} {value:.2f}"  # for a task on a file its name
         for name, value in line.items()
         if name.startswith("eval/")
     ]
@@ -47,14 +47,14 @@ def render(line: dict[str, Any]) -> str:
 
 
 class ProgressLine:
-    """Rewrites one line on a terminal; elsewhere prints one every `EVERY` seconds and at the end."""
+    """Progress display: one line that is rewritten on a terminal, otherwise a new line every `EVERY` seconds."""
 
     def __init__(self) -> None:
         self._last, self._terminal = 0.0, sys.stdout.isatty()
         self._shown: dict[str, Any] | None = None
 
     def show(self, line: dict[str, Any] | None) -> None:
-        """Show a line, unless it is None or the one before."""
+        """Show a line, unless it is None or unchanged."""
         if line is None or line == self._shown:
             return
         self._shown = line
@@ -67,9 +67,9 @@ class ProgressLine:
 
 
 class Board:
-    """The latest line of a run and the request to stop it, as two keys of Ray's control service; picklable.
+    """Latest progress line of a run and its stop request, as two keys in Ray's control service; picklable.
 
-    Workers write and read them on any node. No process has to start for this, as it would for an actor.
+    Workers read and write them from any node. Unlike an actor this takes no additional process.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Board:
         self._put = 0.0
 
     def put(self, line: dict[str, Any]) -> None:
-        """Write a line, unless one was written less than `LOOK` seconds ago; the last line of a run always."""
+        """Write a line, unless one was written less than `LOOK` seconds ago. The last line of a run is always written."""
         if line["step"] == line["steps"] or time.monotonic() - self._put >= LOOK:
             self._put = time.monotonic()
             with contextlib.suppress(Exception):  # training does not depend on the line
@@ -93,17 +93,17 @@ class Board:
         _ray_kv()._internal_kv_put("stop", b"1", namespace=self.name)
 
     def stopping(self) -> bool:
-        """Return whether `stop` was called, in whichever process."""
+        """Return True if any process has called `stop`."""
         return bool(_ray_kv()._internal_kv_exists("stop", namespace=self.name))
 
     def clear(self) -> None:
         """Remove both keys."""
-        with contextlib.suppress(Exception):  # the cluster is gone; the run's own error is the one to raise
+        with contextlib.suppress(Exception):  # the cluster is gone; the error of the run is more useful
             for key in ("line", "stop"):
                 _ray_kv()._internal_kv_del(key, namespace=self.name)
 
 
 def _ray_kv() -> Any:
-    from ray.experimental import internal_kv  # seconds, which a run in process has not
+    from ray.experimental import internal_kv  # takes seconds, which a run without workers saves
 
     return internal_kv

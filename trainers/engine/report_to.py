@@ -1,7 +1,7 @@
-"""Who gets a run's metrics besides MLflow: TensorBoard and Weights & Biases, both as files in the run's folder.
+"""Trackers besides MLflow: TensorBoard and Weights & Biases, as files in the run's folder.
 
-A record has no memory. Whoever starts to write the journal, a restarted worker too, writes all of it into a fresh record, so
-that every step is in it once, whenever a process died.
+Records are stateless. A process that opens the journal, also after a restart, first replays all of it into a new record, so
+every step is recorded exactly once.
 """
 
 from __future__ import annotations
@@ -14,23 +14,27 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from multicse.trainers.engine.tracking import Journal
+from multicse.trainers.engine.journal import Journal
 
 log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
-    """How a line of the journal is added to a record, and how the record ends."""
+    """Functions that add a line of the journal to a record and that finish the record."""
 
     add: Callable[[Mapping[str, Any]], object]
     close: Callable[[], object]
 
 
 def tensorboard(output: Path, run_id: str) -> Record:
-    """Open a record for ``tensorboard --logdir OUTPUT/tensorboard``."""
+    """Open a record for ``tensorboard --logdir OUTPUT/tensorboard``, in place of an earlier one.
+
+    Args:
+        output: Folder of the run.
+        run_id: MLflow run; not used here.
+    """
     from torch.utils.tensorboard import SummaryWriter
 
     folder = output / "tensorboard"
@@ -46,7 +50,12 @@ def tensorboard(output: Path, run_id: str) -> Record:
 
 
 def wandb(output: Path, run_id: str) -> Record:
-    """Open a record for ``wandb sync OUTPUT/wandb/offline-run-*``; nothing is sent. Settings are those of recipe.json."""
+    """Open a record for ``wandb sync OUTPUT/wandb/offline-run-*`` with the settings of recipe.json; nothing is sent.
+
+    Args:
+        output: Folder of the run.
+        run_id: MLflow run, whose ID the record gets as well.
+    """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the import
     import wandb
 
@@ -64,15 +73,15 @@ def wandb(output: Path, run_id: str) -> Record:
 
 
 KINDS = {"tensorboard": tensorboard, "wandb": wandb}
-"""By their names in ``run.report_to``, which are those of the packages as well."""
+"""Trackers by their name in ``run.report_to``, which is also the name of the package."""
 
 
 class Reports:
-    """The records of a run, next to its journal. A record that fails is dropped: training does not depend on it.
+    """Records of a run next to its journal. A record that fails is dropped; training continues.
 
     Args:
         kinds: Keys of `KINDS`.
-        journal: Its lines so far are the first ones of every record.
+        journal: Journal, whose lines so far are replayed into every record.
     """
 
     def __init__(self, kinds: Sequence[str], journal: Journal) -> None:
@@ -101,11 +110,11 @@ class Reports:
             yield
         except Exception as error:
             self._records.pop(kind, None)
-            log.warning("%s gets no more metrics of this run (%s: %s)", kind, type(error).__name__, error)
+            log.warning("%s receives no more metrics of this run (%s: %s)", kind, type(error).__name__, error)
 
 
 def check_installed(kinds: Sequence[str]) -> None:
-    """Raise ValueError, which names ``run.report_to``, for one that is not installed."""
+    """Raise ValueError, which names ``run.report_to``, for a tracker that is not installed."""
     for kind in kinds:
         if find_spec(kind) is None:
-            raise ValueError(f"run.report_to: {kind} is not installed; pip install 'multicse[trackers]', or leave it out")
+            raise ValueError(f"run.report_to: {kind} is not installed; pip install 'multicse[trackers]', or remove it")

@@ -1,8 +1,8 @@
-"""Transformers shared out among the workers (FSDP2; Zhao et al., VLDB 2023), for encoders that do not fit one GPU.
+"""Shard transformer layers across workers (FSDP2; Zhao et al., VLDB 2023), for encoders that do not fit on one GPU.
 
-Of every layer each worker holds an equal part of weights, gradients and moments, and a layer is whole only while it is
-computed. Embeddings, heads and convolutions stay whole everywhere, and so is what a checkpoint keeps: it does not tell how
-many workers wrote it.
+Each worker stores an equal part of the weights, gradients and optimizer states of every layer. A layer is gathered only
+while it is computed. Embeddings, heads and convolutions are replicated. Checkpoints contain unsharded tensors, so they do
+not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,39 +20,45 @@ from multicse.trainers.gather import world_size
 
 
 def shard(module: nn.Module, device: torch.device, dtype: torch.dtype | None = None) -> None:
-    """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective.
+    """Shard the layers of all transformers in a module, whose weights are equal on every worker; a collective.
 
     Args:
         module: Module with transformers, changed in place.
         device: Device of this worker.
-        dtype: Precision in which layers are gathered and computed; gradients are reduced in fp32. If None, the weights'.
+        dtype: Precision in which layers are gathered and computed; gradients are reduced in fp32. If None, the precision of
+            the weights.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, share_comm_ctx  # a second, in few runs
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, share_comm_ctx  # takes a second
 
     mesh = init_device_mesh(device.type, (world_size(),))
     policy = MixedPrecisionPolicy() if dtype is None else MixedPrecisionPolicy(dtype, reduce_dtype=torch.float32)
     layers = [fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=policy) for layer in whole_layers(module)]
     share_comm_ctx(layers)
-    for layer in layers:  # what it is gathered into is made the first time, which must not be in torch's inference mode
+    for layer in layers:  # allocates its buffers, which is not possible in torch's inference mode
         layer.unshard()
         layer.reshard()
 
 
 def sharded_layers(module: nn.Module) -> list[Any]:
-    """Return the layers that `shard` has shared out."""
+    """Return the sharded layers of a module."""
     return [part for part in module.modules() if hasattr(part, "set_requires_gradient_sync")]
 
 
 def reduce_gradients(layers: Sequence[Any], now: bool) -> None:
-    """Let the next backward reduce the gradients of these layers over the workers, or only add them up on this one."""
+    """Set whether the next backward reduces gradients over the workers.
+
+    Args:
+        layers: Sharded layers.
+        now: Reduce the gradients. If False, they are accumulated on this worker.
+    """
     for layer in layers:
         layer.set_requires_gradient_sync(now, recurse=False)
 
 
 @contextlib.contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
-    """The layers stay whole inside, so that workers may call them as often as each likes; a collective."""
+    """Keep all layers gathered in the body, so that workers may call them different numbers of times; a collective."""
     layers = sharded_layers(module)
     for layer in layers:
         layer.set_reshard_after_forward(False)
@@ -66,17 +72,22 @@ def gathered(module: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether this worker has a part of it alone, as a DTensor."""
+    """Return True if a value is a DTensor, of which this worker has only a part."""
     return hasattr(value, "full_tensor")
 
 
 def full_tensors(values: Any) -> Any:
-    """The same tree with whole tensors; a collective where there are shared ones."""
+    """Return a tree with all sharded tensors gathered; a collective if there are any."""
     return tree_map(lambda value: value.full_tensor() if is_sharded(value) else value, values)
 
 
 def local_part(tensor: Tensor, like: Tensor) -> Tensor:
-    """This worker's part of a whole tensor, where `like` is a part of one of its shape; no communication."""
+    """Return this worker's part of a tensor, without communication.
+
+    Args:
+        tensor: Unsharded tensor, (...).
+        like: Tensor that specifies the sharding. If it is not sharded or of another shape, `tensor` is returned.
+    """
     if not is_sharded(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -86,17 +97,25 @@ def local_part(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def split_sharded(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The whole and the shared ones: torch's fused operations take one kind at a time."""
+    """Separate unsharded from sharded tensors, since torch's fused operations cannot mix them."""
     full, sharded = ([tensor for tensor in tensors if is_sharded(tensor) == kind] for kind in (False, True))
     return full, sharded
 
 
 def clip_gradients(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
-    """Scale the gradients down to a norm of `most`, where that is given. Returns their norm before."""
+    """Clip the gradients to a total norm.
+
+    Args:
+        params: Parameters with gradients.
+        most: Maximum norm. If None, gradients are not changed.
+
+    Returns:
+        Norm before clipping, a scalar.
+    """
     kinds = [kind for kind in split_sharded(params) if kind]
     norms: list[Tensor] = full_tensors([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
     norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
-    if most is not None:  # at infinity every gradient would be written once more
+    if most is not None:  # not with infinity, which would rewrite every gradient
         for kind in kinds:
             nn.utils.clip_grads_with_norm_(kind, most, norm)
     return norm

@@ -1,4 +1,4 @@
-"""One step of a run: every update's losses, gradients and update. The host never waits for the device in it."""
+"""One training step: losses, gradients and parameter update of every update, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
 from multicse.trainers.recipe import Recipe, RunConfig
 
-if TYPE_CHECKING:  # seconds, which a driver need not wait before it starts Ray
+if TYPE_CHECKING:  # its import takes seconds, for which a driver should not wait
     from transformers import PreTrainedModel
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DDP_DEVICES = ("cuda",)
-"""Where gradients are exchanged during the backward. On CPUs they are averaged after it, so that each sum over workers has
-the same order in every step, also after a resume: DDP lays its buckets out anew after its first step."""
+"""Devices on which DDP exchanges gradients during the backward pass. On CPUs they are averaged after it, so that sums over
+workers have the same order in every step, also after a resume: DDP changes its buckets after the first step."""
 
 
 def set_matmul_precision(run: RunConfig) -> None:
-    """Let CUDA multiply fp32 matrices as TF32, which rounds the factors to 10 bits of fraction, if the run allows it.
+    """Enable TF32 for fp32 matrix products on CUDA (10 bits of mantissa) if the run allows it.
 
-    Mixed precision leaves in fp32 only what must not be rounded.
+    With mixed precision it stays disabled, since there fp32 remains only where rounding would do harm.
     """
     tf32 = run.tf32 and run.precision == "fp32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -43,11 +43,18 @@ def set_matmul_precision(run: RunConfig) -> None:
 
 
 class NonFiniteLoss(FloatingPointError):
-    """A loss, or its gradient, became NaN or infinite."""
+    """A loss or gradient is NaN or infinite."""
 
 
 class Stepper:
-    """Carries out the steps of one rank; `optimizers` has one of every update."""
+    """Training steps of one rank.
+
+    Args:
+        recipe: Recipe.
+        method: Method on the device of `host`. Gradient checkpointing and compilation are enabled here.
+        host: Host of the loop.
+        steps: Steps of the run.
+    """
 
     def __init__(self, recipe: Recipe, method: Method, host: Host, steps: int) -> None:
         run = recipe.run
@@ -57,13 +64,13 @@ class Stepper:
                 model.gradient_checkpointing_enable({"use_reentrant": False})
             if run.compile:
                 model.compile(dynamic=True)
-        # DDP is for one backward, and cached gradients have several; shared layers come with an average of their own.
+        # DDP supports one backward pass per step, gradient caching has several; sharded layers reduce their gradients.
         one_backward = run.mini_batch_size is None and not run.sharded
         self.parallel = host.world_size > 1 and one_backward and host.device.type in DDP_DEVICES
         self.models: dict[str, DistributedDataParallel] = {}
-        """DDP of every update, of the parameters that it trains, after its first step."""
+        """DDP module of each update, with the parameters that it trains; created in its first step."""
         self.trained: dict[str, list[str]] = {}
-        """Names of these parameters."""
+        """Names of the parameters that each update trains."""
         self.optimizers = {
             update: UpdateOptimizer(method, update, recipe.optim[update], steps, run.precision)
             for update in recipe.method.updates()
@@ -74,11 +81,20 @@ class Stepper:
         self.watch = Watch(host.device)
 
     def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
-        """Run all updates once and add measurements to the window. Random numbers depend on (seed, rank, step), so that a
-        resumed run repeats them.
+        """Run all updates once and add their metrics to the window.
 
-        After a loss that is not finite nothing is updated. On a CPU it raises NonFiniteLoss; a GPU would have to be waited
-        for, so there `watch.check` raises it when metrics are reported.
+        Random numbers depend on (seed, rank, step), so a resumed run repeats them. After a loss that is not finite no
+        parameter is updated any more. On GPUs the error is raised later, by `watch.check` when metrics are reported, since
+        the host does not wait for the device here.
+
+        Args:
+            step: Number of the step, from 0.
+            readers: Readers of the streams by name.
+            window: Metrics since the last report.
+
+        Raises:
+            NonFiniteLoss: On CPUs, if a loss or gradient is not finite.
+            ValueError: If workers or steps train different parameters.
         """
         run, host, watch = self.recipe.run, self.host, self.watch
         window.steps += 1
@@ -86,7 +102,7 @@ class Stepper:
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
         for update, streams in self.recipe.method.updates().items():
             optimizer = self.optimizers[update]
-            self.method.zero_grad()  # of parameters that only another update's optimizer has
+            self.method.zero_grad()  # also the parameters of the other updates
             for part in range(run.gradient_accumulation_steps):
                 batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
                 output = self._backward(update, batches, last=part == run.gradient_accumulation_steps - 1)
@@ -96,8 +112,8 @@ class Stepper:
             if host.world_size > 1:
                 self._average(update)
             norm = optimizer.clip()
-            if optimizer.scaling:  # an update that overflows is skipped, and the next ones have a smaller scale
-                norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` leaves it out
+            if optimizer.scaling:  # an update that overflows is skipped, and the scale is reduced
+                norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` ignores it
             else:
                 watch.add(seen, {"gradient": norm})
             window.add({f"{name}/{update}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
@@ -107,8 +123,7 @@ class Stepper:
             watch.check()
 
     def _backward(self, update: str, batches: dict[str, Batch], last: bool) -> StepOutput:
-        """Compute the losses of an update and add their gradients; with DDP and shared layers they are the gradients of
-        all workers after the `last` batch."""
+        """Compute the losses of an update and add their gradients; DDP and sharded layers reduce them with `last`."""
         chunk, weights = self.recipe.run.mini_batch_size, self.method.loss_weights
 
         def backward(output: StepOutput) -> None:
@@ -121,18 +136,18 @@ class Stepper:
         reduce_gradients(self.layers, last)
         with contextlib.nullcontext() if model is None or last else model.no_sync():
             with self.autocast():
-                output: StepOutput = full_tensors((model or self.method)(batches))  # a penalty of shared weights
+                output: StepOutput = full_tensors((model or self.method)(batches))  # a penalty on sharded weights
             backward(output)
         return output
 
     def _average(self, update: str) -> None:
-        """Average the gradients of an update over the workers, unless DDP does.
+        """Average the gradients of an update over the workers, unless DDP has done so.
 
-        The parameters that an update trains are those with a gradient after its first step, as in every later one. DDP of
-        these alone neither looks for others in every step nor exchanges zeros for them.
+        An update trains the parameters that have a gradient in its first step. DDP of these parameters alone neither has to
+        search for unused ones in every step nor exchanges zeros for them.
 
         Raises:
-            ValueError: If a step or a worker trains other parameters.
+            ValueError: If another step or worker trains other parameters.
         """
         found = [name for name, parameter in self.named[update].items() if parameter.grad is not None]
         if update not in self.trained:
@@ -142,8 +157,8 @@ class Stepper:
             everyone = [self.trained[update], found]
         if differing := {name for names in everyone for name in {*found} ^ {*names}}:
             raise ValueError(
-                f"update {update!r} of method {self.recipe.method.name!r} gives {sorted(differing)[0]} a gradient on some "
-                "workers or in some steps only, which workers cannot average; let a loss of the update always depend on it "
+                f"update {update!r} of method {self.recipe.method.name!r} gives {sorted(differing)[0]} a gradient only on "
+                "some workers or in some steps, so it cannot be averaged. Let a loss of the update always depend on it "
                 "(add 0 * parameter.sum()), or set run.num_workers to 1"
             )
         if update in self.models:
@@ -153,17 +168,24 @@ class Stepper:
         if self.parallel:
             device = self.host.device
             self.models[update] = DistributedDataParallel(
-                Trained(self.method, parameters), device_ids=[device] if device.type == "cuda" else None
+                Trained(self.method, parameters),
+                device_ids=[device] if device.type == "cuda" else None,
+                gradient_as_bucket_view=True,  # otherwise every gradient is stored twice
             )
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return a new context of the run's precision."""
+        """Return a new context with the precision of the run."""
         dtype = PRECISIONS.get(self.recipe.run.precision)
         return torch.autocast(self.host.device.type, dtype) if dtype else contextlib.nullcontext()
 
 
 class Trained(nn.Module):
-    """A method as a module that has some of its parameters, no others and no buffers."""
+    """Module that runs a method but has only some of its parameters, and no buffers.
+
+    Args:
+        method: Method.
+        parameters: Parameters of the module.
+    """
 
     def __init__(self, method: Method, parameters: list[nn.Parameter]) -> None:
         super().__init__()
@@ -171,13 +193,13 @@ class Trained(nn.Module):
         self.call = method.__call__
 
     def forward(self, batches: dict[str, Batch]) -> StepOutput:
-        """Return what the method does."""
+        """Return the output of the method."""
         output: StepOutput = self.call(batches)
         return output
 
 
 class Seen(NamedTuple):
-    """Where a loss comes from: step, update, and of every stream the first samples."""
+    """Origin of a loss: step, update, and keys of the first samples of each stream."""
 
     step: int
     update: str
@@ -185,21 +207,26 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """Finds losses and gradients that are not finite, without waiting for the device in a step."""
+    """Detection of losses and gradients that are not finite, without waiting for the device in a step."""
 
     def __init__(self, device: torch.device) -> None:
         self.broken = torch.zeros((), device=device)
-        """1 once something was not finite: what an optimizer takes for a reason to change nothing."""
+        """1 after the first value that was not finite; optimizers then no longer update."""
         self._pending: list[tuple[Seen, tuple[str, ...], Tensor]] = []
 
     def add(self, seen: Seen, values: dict[str, Tensor]) -> None:
-        """Look at these scalars."""
+        """Check scalars.
+
+        Args:
+            seen: Origin of the values.
+            values: Scalar tensors by name.
+        """
         stacked = torch.stack([value.detach().float() for value in values.values()])
         self.broken = torch.maximum(self.broken, (~stacked.isfinite().all()).float())
         self._pending.append((seen, tuple(values), stacked))
 
     def check(self) -> None:
-        """Raise NonFiniteLoss for the first value that is not finite; waits for the device."""
+        """Raise NonFiniteLoss for the first value that is not finite. This waits for the device."""
         pending, self._pending = self._pending, []
         if bool(self.broken):
             for seen, names, values in pending:
@@ -209,16 +236,16 @@ class Watch:
 
 def _raise(seen: Seen, values: dict[str, float]) -> None:
     bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    what = "gradient, though this worker's loss is finite," if "gradient" in bad else f"loss {bad}"
+    problem = "gradient is not finite (the loss of this worker is)" if "gradient" in bad else f"loss {bad} is not finite"
     keys = "; ".join(f"stream {name!r}: {', '.join(first)}" for name, first in seen.keys.items())
     raise NonFiniteLoss(
-        f"step {seen.step}, update {seen.update!r}: {what} is not finite. Samples of the batch (first 8): {keys}. "
+        f"step {seen.step}, update {seen.update!r}: {problem}. Samples of the batch (first 8): {keys}. "
         f"Lower optim.{seen.update}.lr, set optim.{seen.update}.max_grad_norm, or use run.precision fp32 or bf16."
     )
 
 
 def _transformers(method: nn.Module) -> list[PreTrainedModel]:
-    """The outermost Hugging Face models that are trained."""
+    """Return the outermost Hugging Face models that are trained."""
     from transformers import PreTrainedModel
 
     trained = [
@@ -238,16 +265,25 @@ def cached_backward(
     autocast: Callable[[], AbstractContextManager[Any]],
     last: bool = True,
 ) -> StepOutput:
-    """Losses of an update, and their gradients added to the gradients of the parameters, with activations of `chunk`
-    samples at a time.
+    """Compute the losses of an update and their gradients with gradient caching (GradCache).
 
-    Every chunk is encoded without a graph; `backward` takes the losses of all features back to these, and to the parameters
-    that the losses use themselves; then every chunk is encoded again, with the random numbers that it had, and its
-    features' gradients go on from there. The gradients are those of one graph over the same chunks, for one more forward.
+    Every chunk is encoded without a graph. `backward` computes the gradients of the losses with respect to all features and
+    to the parameters that the losses use directly. Then every chunk is encoded again, with the same random numbers, and its
+    features' gradients are propagated. The result equals one graph over the same chunks and costs one more forward pass.
 
     Args:
-        autocast: makes a new context of mixed precision; one for every graph, since it keeps the weights that it has cast.
-        last: Whether shared-out layers reduce their gradients, each in the last chunk of a stream, or only add them up.
+        method: Method, whose parameters get the gradients.
+        batches: Batch of each stream.
+        chunk: Samples per chunk.
+        backward: Runs the backward pass of the losses.
+        autocast: Returns a new context of mixed precision; every graph needs its own, since it caches casted weights.
+        last: Let sharded layers reduce their gradients in the last chunk of each stream. If False, they are accumulated.
+
+    Returns:
+        Losses and metrics of the update.
+
+    References:
+        Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
     """
     layers = sharded_layers(method)
     reduce_gradients(layers, last)
@@ -283,7 +319,7 @@ def cached_backward(
 
 
 def _leaves(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The chunks' features one below the other, as leaves that collect gradients where they can have any."""
+    """Concatenate the features of all chunks, (N, ...), as leaf tensors with gradients if they are floating-point."""
     joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     return {key: feature.requires_grad_(feature.is_floating_point()) for key, feature in joined.items()}
 
@@ -299,37 +335,43 @@ def _set_random_state(state: list[Tensor], device: torch.device) -> None:
 
 
 class Window:
-    """Means and times since the last report. Sums stay on the device until somebody asks for the means."""
+    """Metrics and times since the last report. Sums stay on the device until the means are requested."""
 
     def __init__(self, readers: dict[str, Reader]) -> None:
-        self.began, self.steps = time.perf_counter(), 0
+        self.start, self.steps = time.perf_counter(), 0
         self.sums: dict[tuple[str, ...], Tensor] = {}
         self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
 
     def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
-        """Add `share` of each value, a scalar tensor, to the sum of its name."""
+        """Add `share` times each value to the sum of its name.
+
+        Args:
+            values: Scalar tensors by name.
+            share: Factor.
+        """
         names = tuple(values)
         added = torch.stack([value.detach().double() for value in values.values()]) * share
         self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
 
     def state(self) -> dict[str, Any]:
-        """What was measured so far, for a run that goes on; waits for the device."""
+        """Return the measurements so far, for a checkpoint. This waits for the device."""
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
         return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on with what another window measured."""
+        """Continue with the measurements of another window."""
         if state is not None:
             self.steps, self.sums = state["steps"], dict(state["sums"])
-            self.began -= state["seconds"]
+            self.start -= state["seconds"]
 
     def elapsed(self) -> float:
-        return max(1e-9, time.perf_counter() - self.began)
+        """Return the seconds since the start of the window."""
+        return max(1e-9, time.perf_counter() - self.start)
 
     def means(self) -> dict[str, float]:
-        """Mean of every value over the steps, as ``train/<name>``; waits for the device.
+        """Return the mean of every value over the steps, as ``train/<name>``. This waits for the device.
 
-        That of a gradient's norm is over the updates that were not skipped; 0 if all were.
+        Gradient norms are averaged over the updates that were not skipped; 0 if all were skipped.
         """
         found: dict[str, float] = {}
         for names, sums in self.sums.items():
@@ -340,6 +382,7 @@ class Window:
         return found
 
     def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
+        """Return the fraction of the time spent waiting for each stream, as ``data/<stream>/wait_share``."""
         return {
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()

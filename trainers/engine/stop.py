@@ -1,6 +1,7 @@
-"""What ends a run before its last step: signals, and waiting that takes too long.
+"""Stop a run before its last step: by a signal, or after waiting too long.
 
-After Ctrl-C and SIGTERM the step is finished, a checkpoint written, and the command ends. A second signal ends it at once.
+After Ctrl-C or SIGTERM the current step is finished, a checkpoint is written and the command ends. A second signal ends the
+process immediately.
 """
 
 from __future__ import annotations
@@ -13,53 +14,67 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
 from multicse.data.stream import Reader
 
 log = logging.getLogger(__name__)
 
 GRACE = 7.0
-"""Seconds for a step and its checkpoint; schedulers and spot notices kill after 15 or more."""
+"""Seconds for a step and its checkpoint. Schedulers and spot instances kill after 15 s or more."""
 EXIT = 75
-"""Exit code of a process that waited too long: try again later (EX_TEMPFAIL)."""
+"""Exit code of a process that waited too long (EX_TEMPFAIL: try again later)."""
 STDERR = 2
 
 
 class Interrupted(SystemExit):
-    """A signal ended the run; the exit code says which one (130: Ctrl-C, 143: SIGTERM)."""
+    """A signal ended the run. The exit code is 130 for Ctrl-C, 143 for SIGTERM."""
+
+
+@contextlib.contextmanager
+def former_handlers() -> Iterator[bool]:
+    """Restore the handlers of Ctrl-C and SIGTERM at the end, which Ray and others replace.
+
+    Yields:
+        True in the main thread. In other threads Python does not allow to set handlers.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    try:
+        yield main
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: not set by Python
 
 
 class Stop:
-    """Signals while a run is carried out, in the main thread; elsewhere they are left to whoever has them."""
+    """Signal handling during a run, in the main thread; in other threads signals are left to the caller."""
 
     def __init__(self) -> None:
         self.asked: int | None = None
-        """The signal, once one came."""
+        """The first signal that was received."""
         self.main = threading.current_thread() is threading.main_thread()
-        self._before: dict[int, Any] = {}
+        self._former = former_handlers()
         self._patient, self._late = False, False
 
     def __enter__(self) -> Self:
-        if self.main:
-            self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-            self.listen()
+        self._former.__enter__()
+        self.listen()
         return self
 
     def __exit__(self, _: object, error: object, trace: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler or signal.SIG_DFL)  # none: not Python's
-        if isinstance(error, SystemExit) and error.code == signal.SIGTERM:  # Ray's answer to it, before `listen` came again
+        self._former.__exit__(None, None, None)
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM:  # from Ray's handler, before `listen`
             raise Interrupted(128 + signal.SIGTERM) from None
 
     def listen(self) -> None:
-        """Take the signals, again after a library took them."""
+        """Install the handlers, again after a library has replaced them."""
         for number in (signal.SIGINT, signal.SIGTERM) if self.main else ():
             signal.signal(number, self._receive)
 
     @contextlib.contextmanager
     def patient(self) -> Iterator[None]:
-        """In here a signal only sets `asked`, and `Interrupted` comes at the end, or `GRACE` seconds later."""
+        """Delay `Interrupted` to the end of the body, by at most `GRACE` seconds; until then a signal only sets `asked`."""
         self._patient = True
         try:
             yield
@@ -85,15 +100,20 @@ class Stop:
 
 
 def _give_up() -> None:
-    os._exit(EXIT)  # whoever waits in Ray or in a system call cannot be interrupted in another way
+    os._exit(EXIT)  # a wait in Ray or in a system call cannot be interrupted otherwise
 
 
 class Watchdog:
-    """A thread that looks at the step of a rank, which includes waiting for its batches.
+    """Thread that watches the current step of a rank, including the wait for its batches.
 
-    After a tenth of `limit` seconds it names the step and the streams that keep it waiting, and Python's faulthandler prints
-    where every thread is: of two ranks one of which sleeps, the other is in the collective in which it waits. After `limit`
-    seconds it does so again and ends the process.
+    After a tenth of `limit` it logs the step and the streams without a batch, and Python's faulthandler prints the stack of
+    every thread; a rank that waits for another rank is in a collective. After `limit` it does so again and ends the process.
+
+    Args:
+        readers: Readers of the streams by name.
+        rank: Rank of this process.
+        limit: Seconds that a step may take.
+        give_up: Ends the process.
     """
 
     def __init__(
@@ -101,7 +121,7 @@ class Watchdog:
     ) -> None:
         self._readers, self._rank, self._limit, self._give_up = readers, rank, limit, give_up
         self._step: int | None = None
-        """Which step is running."""
+        """Current step, or None between steps."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
@@ -115,7 +135,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Watch the body, which is a step."""
+        """Watch the body as step `number`."""
         self._step = number
         yield
         self._step = None
@@ -127,18 +147,18 @@ class Watchdog:
         while not self._done.wait(min(5.0, self._limit / 40)):
             number, now = self._step, time.perf_counter()
             at = number, [reader.position for reader in self._readers.values()]
-            if at != seen:  # a step began, or a batch came
+            if at != seen:  # a new step or a new batch
                 seen, since = at, now
             seconds = now - since
             if number is None or seconds < (self._limit if warned == at else self._limit / 10):
                 continue
             waiting = [repr(name) for name, reader in self._readers.items() if reader.waiting_since is not None]
-            why = f"no batch of stream {', '.join(waiting)}" if waiting else "it does not end"
-            text = "rank %d is in step %d for %.0f s: %s. After %.0f s (run.step_timeout) the process ends"
+            why = f"waiting for a batch of stream {', '.join(waiting)}" if waiting else "the step does not end"
+            text = "Rank %d has been in step %d for %.0f s: %s. The process ends after %.0f s (run.step_timeout)"
             log.warning(text, self._rank, number, seconds, why, self._limit)
             faulthandler.dump_traceback(STDERR)
             warned = at
             if seconds >= self._limit:
-                log.critical("rank %d gives up. The same command goes on from the last checkpoint", self._rank)
+                log.critical("Rank %d gives up. Run the same command again to resume from the last checkpoint", self._rank)
                 self._give_up()
                 return

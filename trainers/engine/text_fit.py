@@ -1,4 +1,4 @@
-"""What a run takes from its training text besides batches: prepared word vectors, and the whitening of the baseline."""
+"""Uses of the training text besides batches: prepared word vectors, and the whitened baseline."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ log = logging.getLogger(__name__)
 
 CHUNK = 512  # samples of a shard read at once
 SHARDS = 64
-"""Shards of a stream from which `some_sentences` draws, at least."""
+"""Minimum number of shards of a stream from which `some_sentences` draws."""
 FEWEST, SENTENCES = 5, 10
-"""For each dimension, of those at the beginning of the shards. With fewer the axes are those of chance: the small encoder
-has 9 points less on Lee with 300 sentences than with 10,000, and 1 less with 1,280. More take longer."""
+"""Minimum and maximum sentences per dimension for the whitened baseline, from the start of the shards. With too few the axes
+are random: compared with 10,000 sentences, the small encoder loses 9 points on Lee with 300, and 1 point with 1,280."""
 
 
 def prepare(recipe: Recipe) -> None:
-    """Let the recipe's encoder look at the sentences of the run, and make what it needs of them in the run's output.
+    """Let the recipe's encoder prepare files in the run's output from the sentences of the run, such as word vectors.
 
-    Raises ValueError where the encoder can make nothing of them.
+    Raises:
+        ValueError: If the sentences are not sufficient for the encoder.
     """
     recipe.encoder.prepare(partial(sentences, recipe), Path(recipe.run.output_dir), recipe.run.seed)
 
 
 def sentences(recipe: Recipe) -> Iterator[str]:
-    """Every text of every text stream, in the order of the shards. What cannot be read is the stream's to report."""
+    """Yield every text of every text stream in the order of the shards; the stream reports unreadable samples."""
     for name, shards in _texts(recipe).items():
         for shard, count in zip(shards.shards, shards.counts, strict=True):
             for start in range(0, count, CHUNK):
@@ -46,11 +47,15 @@ def sentences(recipe: Recipe) -> Iterator[str]:
 
 
 def some_sentences(recipe: Recipe, samples: int) -> Iterator[str]:
-    """The texts of about this many samples of the text streams; of all samples if there are not more.
+    """Yield the texts of a random part of the text streams, or of all samples if there are not more.
 
-    First shards are drawn, then samples of them, so no other shard is read. The samples of a stream are in proportion to its
-    size. Its shards are taken in an order that follows from the run's seed, until there are `SHARDS`, with enough samples.
-    The samples are the first distinct ones of four times as many draws from these shards.
+    Streams contribute in proportion to their size. For each stream, shards are drawn in random order (run seed) until
+    there are `SHARDS` of them with enough samples; other shards are not read. The samples are the first distinct ones of
+    four times as many draws from these shards.
+
+    Args:
+        recipe: Recipe with the streams.
+        samples: Approximate number of samples.
     """
     opened = _texts(recipe)
     total = sum(shards.samples for shards in opened.values())
@@ -74,12 +79,12 @@ def some_sentences(recipe: Recipe, samples: int) -> Iterator[str]:
 
 
 def _texts(recipe: Recipe) -> dict[str, ShardSet]:
-    """The shards of the text streams."""
+    """Return the shards of the text streams."""
     return {name: recipe.shards(name) for name, stream in recipe.streams.items() if stream.texts}
 
 
 def _sentences_at(stream: StreamConfig, shard: Shard, positions: Sequence[int]) -> Iterator[str]:
-    """The texts at these positions of a shard."""
+    """Yield the texts at some positions of a shard."""
     for sample in read(shard, positions):
         if isinstance(sample, BadSample):
             continue
@@ -91,14 +96,19 @@ def _sentences_at(stream: StreamConfig, shard: Shard, positions: Sequence[int]) 
 
 
 def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> dict[str, dict[str, float]]:
-    """Metrics by name of the tasks that compare two sentences, after whitening (Su et al. 2021).
-
-    Nothing where there is no such task, or where the run reads too few sentences for it. A collective, as all of evaluation
-    is.
+    """Evaluate the whitened untrained encoder on the tasks that compare two sentences; a collective.
 
     Args:
-        start: the untrained encoder, with the sentences of `tasks` encoded; these are not encoded again.
-        samples: that the run reads.
+        recipe: Recipe with the text streams.
+        tasks: Evaluation tasks.
+        start: Untrained encoder with the cached embeddings of the sentences in `tasks`.
+        samples: Number of samples that the run reads.
+
+    Returns:
+        Metrics by task; empty without such a task, or if there are too few sentences.
+
+    References:
+        Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.
     """
     pairs = [task for task in tasks if isinstance(task, PairTask)]
     width = start.vectors.shape[1]
@@ -107,6 +117,6 @@ def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int
         return {}
     try:
         return evaluate(pairs, Whitened(start, fitted, source="the first sentences of the training text"))
-    except EvaluationError as error:  # vectors that do not vary
-        log.warning("the untrained encoder cannot be whitened: %s", error)
+    except EvaluationError as error:  # constant embeddings
+        log.warning("The whitened baseline is skipped: %s", error)
         return {}

@@ -23,11 +23,12 @@ from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
 from multicse.trainers.engine.checks import check, describe_shards_of
 from multicse.trainers.engine.cluster import quiet, to_foreground
 from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import JOURNAL, OUTLIVES, WRITER, locked, store_of
 from multicse.trainers.engine.text_fit import prepare
-from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from multicse.trainers.engine.tracking import RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a model card says, and what it keeps to itself."""
+"""Content of a model card, and what it must not contain."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_hub_reads_the_metadata() -> None:
     assert head["library_name"] == "sentence-transformers" and head["pipeline_tag"] == "sentence-similarity"
     assert head["base_model"] == "google-bert/bert-base-uncased" and "nonling" in head["tags"]
     assert head["license"] == "other" and head["license_name"] == "cc-by-sa-4.0-and-unknown"
-    assert head["language"] == ["de"], "of the encoder it began with, where the data says none"
+    assert head["language"] == ["de"], "the language of the encoder, if the data specifies none"
     german = model_card(RECIPE, [{**DATA[0], "languages": ("gsw",)}], NUMBERS, {}, TEXT)
     assert split(german)[0]["language"] == ["gsw"]
     assert ModelCard(card).data.to_dict()["model_name"] == RECIPE["name"]
@@ -68,12 +68,12 @@ def test_the_hub_reads_the_metadata() -> None:
         ("captions CC-BY-4.0; its own license", None),
     ],
 )
-def test_a_licence_is_the_hubs_identifier_where_it_has_one(written: str, identifier: str | None) -> None:
+def test_licences_are_identifiers_of_the_hugging_face_hub(written: str, identifier: str | None) -> None:
     head, _ = split(model_card(RECIPE, [{**DATA[0], "licence": written}], NUMBERS, {}, TEXT))
     assert head["license"] == (identifier or "other") and head.get("license_name") == (None if identifier else "other-terms")
 
 
-def test_numbers_data_and_use() -> None:
+def test_scores_data_and_usage() -> None:
     _, body = split(model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0", "python": "3.11.0"}, TEXT))
     assert "| lee | spearman | 14.25 | 22.50 | +8.25 |" in body
     assert "| sts12 | spearman | - | 61.23 | - |" in body
@@ -86,7 +86,7 @@ def test_numbers_data_and_use() -> None:
     assert "torch 2.13.0" in body and '"temperature": 0.05' in body and "print(1)" in body
 
 
-def test_places_of_the_machine_stay_private() -> None:
+def test_local_paths_are_not_published() -> None:
     card = model_card({**RECIPE, "encoder": {"path": "/home/someone/encoder"}}, DATA, NUMBERS, {}, TEXT._replace(bases=()))
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
     assert '"wiki::more"' in card and '"path": "encoder"' in card

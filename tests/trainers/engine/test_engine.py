@@ -1,4 +1,4 @@
-"""The loop: repeatable, resumable in the middle of a pass, the same with several workers, loud when it fails."""
+"""Training loop: reproducible, resumable in the middle of an epoch, with errors that name their cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.small import text_only
 
 
 class Memory:
-    """A log that remembers."""
+    """Tracker that stores the metrics."""
 
     def __init__(self) -> None:
         self.values: dict[int, dict[str, float]] = {}
@@ -83,7 +83,7 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path, chunk: int | None) -> None:
-    """Stopped at step 3, in the middle of a pass of every stream, with the moments of several optimizers."""
+    """Stopped at step 3, in the middle of an epoch of every stream, with the states of several optimizers."""
     recipe = recipe.replace("run.mini_batch_size", chunk)
     whole, _, before = run(recipe)
     half = recipe.replace("run.output_dir", str(tmp_path / "half"))
@@ -96,8 +96,8 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     assert after.baseline == before.baseline and after.baseline.keys() == {"lee"}
 
 
-def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
-    """Unless that has too few sentences: the axes would be those of chance."""
+def test_the_untrained_encoder_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
+    """Unless it has too few sentences, which would give random axes."""
     _, result, _ = run(recipe)
     assert result["baseline"].keys() == {"lee"} and result["baseline"] != result["before"]
     few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
@@ -106,9 +106,9 @@ def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Pa
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first task's score in the newest evaluation, from the second line on: the first comes before any evaluation.
+    """It shows the score of the first task in the latest evaluation; the first line comes before any evaluation.
 
-    Without a task that chooses, it is the first task that is watched, and the last weights are kept.
+    Without a task for selection it is the first task of `watch`, and the last weights are kept.
     """
     lines: list[dict[str, Any]] = []
     memory = Memory()
@@ -130,7 +130,7 @@ def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
-    """The development task gives these scores, one at each evaluation."""
+    """Let the development task return these scores, one per evaluation."""
     script, real = iter(scores), multicse.trainers.engine.loop.evaluate
 
     def evaluate(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
@@ -150,31 +150,31 @@ SCORES = [50.0, 60.0, 59.0, 61.0, 60.0, 62.0, 40.0]  # before training and after
 def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, counts: str, keep: str, steps: int, kept: int
 ) -> None:
-    """SG-BERT's code counts every decrease, never sets the count back, and reports the last weights; we differ."""
+    """SG-BERT's code counts every decrease, never resets the count, and reports the last weights; ours differs."""
     scripted(monkeypatch, SCORES)
     changed = recipe.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2)
     memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output_dir) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
-    assert made.kept_score == SCORES[kept]  # by which a sweep chooses
-    # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
+    assert made.kept_score == SCORES[kept]  # the criterion of sweeps
+    # A tracker's table shows the last value of a metric and should be sortable by the score of the kept weights.
     last = memory.values[steps]
     assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)
 
 
 @pytest.mark.parametrize(("allowed", "chosen"), [(True, 0), (False, 3)])
-def test_the_untrained_weights_may_not_be_chosen(
+def test_the_untrained_weights_can_be_excluded_from_selection(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, allowed: bool, chosen: int
 ) -> None:
-    """Released NonLing-CSE evaluates first after 125 steps."""
+    """The released code of NonLing-CSE first evaluates after 125 steps."""
     scripted(monkeypatch, [70.0, 50.0, 60.0, 61.0, 50.0, 50.0, 50.0])
     _, result, _ = run(recipe.replace("evaluation.eval_steps", 1).replace("evaluation.choose_untrained", allowed))
     assert result["best_step"] == chosen
 
 
-def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_path: Path) -> None:
-    """Without dropout and at rate 0, an accumulated step is the mean of the two single steps on the same batches."""
+def test_accumulation_averages_its_batches(recipe: Recipe, tmp_path: Path) -> None:
+    """Without dropout and at learning rate 0, an accumulated step is the mean of two single steps on the same batches."""
     resting = still(recipe)
     for update in ("text", "image", "audio"):
         resting = resting.replace(f"optim.{update}.lr", 0.0)
@@ -192,7 +192,7 @@ def still(recipe: Recipe) -> Recipe:
 
 @pytest.mark.cluster
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile needs a C++ compiler: g++")
-def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_encoder_has_the_same_losses(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if sys.version_info < (3, 12):  # the compiler imports setuptools, which cannot replace distutils in a test session
         monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     text = text_only(still(recipe)).replace("run.max_steps", 2)
@@ -205,8 +205,8 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
-def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
-    """Neither those of its update nor those of the updates behind it; update, stream and samples are named."""
+def test_a_loss_that_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
+    """Also not in later updates of the step. The error names update, stream and samples."""
     made = engine(recipe, Memory())
     losses, before = made.method.losses, dict[str, torch.Tensor]()
 
@@ -229,8 +229,8 @@ def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> Non
         assert torch.equal(tensor, before[name]), name
 
 
-class Waits(TorchDispatchMode):
-    """Where in our code somebody takes a number out of a tensor, for which the host waits on a GPU."""
+class DeviceWaits(TorchDispatchMode):
+    """Record of the lines of our code that read a number from a tensor, for which the host waits on a GPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,30 +239,28 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             stack = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
-            self.places.append(stack[-2])  # the last is here
+            self.places.append(stack[-2])  # the last one is this line
         return func(*args, **kwargs or {})
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_nobody_waits_for_the_device_inside_a_step(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chunk: int | None
-) -> None:
+def test_a_step_does_not_wait_for_the_device(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chunk: int | None) -> None:
     made = engine(recipe.replace("run.mini_batch_size", chunk), Memory())
-    monkeypatch.setattr(made.stepper.watch, "check", lambda: None)  # on a GPU it looks when metrics are reported
+    monkeypatch.setattr(made.stepper.watch, "check", lambda: None)  # on a GPU it checks only when metrics are reported
     readers = made._readers()
     window = Window(readers)
-    with Waits() as waits:
+    with DeviceWaits() as waits:
         made.stepper(0, readers, window)
         assert not [place for place in waits.places if "/trainers/" in place]
         window.means()
-    assert made.stepper.optimizers["text"].rate < 1e-3  # it was a whole step
+    assert made.stepper.optimizers["text"].rate < 1e-3  # a complete step was run
     for reader in readers.values():
         reader.close()
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_schedules_are_those_of_transformers(kind: Schedule) -> None:
-    """Theirs begins at 0, so its step 1 is our step 0."""
+def test_schedules_equal_those_of_transformers(kind: Schedule) -> None:
+    """Theirs start at a factor of 0, so their step 1 is our step 0."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     theirs = get_scheduler(kind, optimizer, num_warmup_steps=10, num_training_steps=100).lr_lambdas[0]
     for step in range(100):

@@ -1,6 +1,6 @@
-"""What a setting that changes training changes: against a naive version or the library that people know it from.
+"""Settings that change training, compared with a naive version or the library that is known for them.
 
-Every one of them resumes exactly and trains in two processes.
+With each setting a run resumes exactly and trains in two processes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ FEATURES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def short(recipe: Recipe, place: Path) -> Recipe:
-    """SimCSE of a text stream of two sets, 6 steps; the development set chooses the weights."""
+    """Return a recipe for 6 steps of SimCSE on a text stream of two data sets, with selection on the development set."""
     write_text(place / "news", (25,))
     changes = {"streams.text.shards": f"{place}/text::{place}/news", "evaluation.select": "lee-dev", "optim.text.lr": 1e-2}
     return text_only(recipe).changed(changes)
 
 
 @pytest.mark.parametrize("name", FEATURES)
-def test_it_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
+def test_a_setting_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
     plain, _, _ = run(short.replace("run.output_dir", str(tmp_path / "plain")))
     recipe = short.changed(FEATURES[name])
     whole, _, before = run(recipe)
@@ -65,12 +65,12 @@ def _worker(rank: int, folder: str) -> None:
     recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
     launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
     launch.log_figures = lambda *_: None
-    with contextlib.suppress(CheckpointError):  # of the one that keeps no checkpoint
+    with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
         launch.fit(recipe)
 
 
-def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tables: Path) -> None:
-    """They end with equal parameters."""
+def test_two_processes_train_with_every_setting(short: Recipe, tmp_path: Path, tables: Path) -> None:
+    """Both end with equal parameters."""
     recipe = short.changed({path: value for changes in FEATURES.values() for path, value in changes.items()})
     for rank in (0, 1):
         uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
@@ -81,8 +81,8 @@ def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tab
     assert len(set(summary["fingerprints"])) == 1 and len(summary["fingerprints"]) == 2 and summary["steps"] == 6
 
 
-def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: Path, short: Recipe, tmp_path: Path) -> None:
-    """The merged weights are those of peft's own merge, in an ordinary folder."""
+def test_lora_trains_adapters_only_and_exports_merged_weights(place: Path, short: Recipe, tmp_path: Path) -> None:
+    """The exported weights equal those of peft's own merge."""
     from peft import LoraConfig, get_peft_model
 
     short = short.replace("encoder.lora.rank", 4).replace("encoder.lora.targets", ("query", "value"))
@@ -104,15 +104,15 @@ def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: 
 
     write_export(
         load_method(Path(short.run.output_dir)).sentence_encoder, tmp_path / "model", lambda text: ""
-    )  # compares the vectors
+    )  # compares the embeddings
     again = EncoderConfig(path=str(tmp_path / "model")).load(())
     assert not any("lora" in name for name in again.model.state_dict())
     with pytest.raises(ValueError, match=r"encoder\.lora\.targets"):
         build_method(short.replace("encoder.lora.targets", ("nothing",)))
 
 
-def test_matryoshka_is_that_of_sentence_transformers() -> None:
-    """Loss and gradients are those of MatryoshkaLoss around MultipleNegativesRankingLoss (scale 20), of three sizes."""
+def test_matryoshka_equals_sentence_transformers() -> None:
+    """Loss and gradients equal MatryoshkaLoss with MultipleNegativesRankingLoss (scale 20) for three sizes."""
     from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 
     class Identity(torch.nn.Module):
@@ -140,7 +140,7 @@ def test_matryoshka_is_that_of_sentence_transformers() -> None:
     torch.testing.assert_close(mine.grad, other.grad)
 
 
-def test_matryoshka_wants_the_vectors_that_are_exported(short: Recipe) -> None:
+def test_matryoshka_requires_losses_on_the_exported_embeddings(short: Recipe) -> None:
     recipe = short.replace("run.matryoshka", (4, 8))
     check_settings(recipe)
     with pytest.raises(RecipeError, match=r"run\.matryoshka"):
@@ -151,7 +151,7 @@ def test_matryoshka_wants_the_vectors_that_are_exported(short: Recipe) -> None:
 
 @pytest.mark.parametrize("select", ["lee-dev", None])
 def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: str | None) -> None:
-    """The average is that of a loop which spells it out; the first step's weights begin it. Training takes no notice."""
+    """The average equals an explicit loop that starts with the weights of the first step. Training is not affected."""
     recipe = short.changed({"run.ema": 0.75, "evaluation.select": select, "evaluation.keep": "last"})
     made, seen = engine(recipe, Memory()), list[dict[str, Tensor]]()
     after_step = made.method.after_step
@@ -174,8 +174,8 @@ def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: s
     np.testing.assert_allclose(vectors, exported.sentence_encoder(texts).detach().numpy(), atol=1e-5)
 
 
-def test_layer_wise_rates_fall_from_layer_to_layer(short: Recipe) -> None:
-    """Against names: the head has the rate, the last layer a decay less, and so on down to the embeddings."""
+def test_layer_wise_learning_rates_decrease_per_layer(short: Recipe) -> None:
+    """Compared by name: the head has the full learning rate, the last layer one decay less, down to the embeddings."""
     method = build_method(short.replace("method.head", "mlp"))
     config = OptimConfig(lr=1.0, layer_decay=0.5, schedule="constant")
     optimizer = UpdateOptimizer(method, "text", config, 10, "fp32")
@@ -188,7 +188,7 @@ def test_layer_wise_rates_fall_from_layer_to_layer(short: Recipe) -> None:
     assert optimizer.rate == 1.0  # what is logged
 
 
-def test_weights_are_one_for_each_set(short: Recipe) -> None:
+def test_each_data_set_needs_a_weight(short: Recipe) -> None:
     for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
         with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):
             check(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
@@ -207,7 +207,7 @@ def note(step, metrics, engine):
 
 
 @pytest.mark.parametrize(("workers", "module"), [(0, "mine.notes"), (0, "{}/mine/notes.py"), (1, "{}/mine/notes.py")])
-def test_a_function_of_a_users_own_is_told_of_steps_and_evaluations(
+def test_callbacks_get_steps_and_evaluations(
     workers: int, module: str, short: Recipe, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
@@ -231,6 +231,6 @@ def test_a_function_of_a_users_own_is_told_of_steps_and_evaluations(
 
 
 @pytest.mark.parametrize("name", ["json:nothing", "no.such.module:f", "absent.py:f", "json"])
-def test_a_callback_that_is_none_is_named(name: str, short: Recipe) -> None:
+def test_a_missing_callback_is_named(name: str, short: Recipe) -> None:
     with pytest.raises(RecipeError, match=r"run\.callbacks: "):
         check_settings(short.replace("run.callbacks", (name,)))

@@ -1,4 +1,4 @@
-"""The whole way through Ray Train: checks, MLflow, workers, export, summary."""
+"""Complete runs through Ray Train: checks, MLflow, workers, export, summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps_of(run: Path, metric: str) -> list[int]:
     return [int(line["step"]) for line in journal(run) if metric in line.get("metrics", {})]  # type: ignore[call-overload, operator]
 
 
-def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
+def test_errors_and_losses_of_workers_are_reported() -> None:
     class Report(Exception):
         def __init__(self, **failures: Exception) -> None:
             self.worker_failures = failures
@@ -36,19 +36,19 @@ def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
 
     lost = RuntimeError("Task was killed due to the node running low on memory.")
     assert _worker_error(Report(first=Raised())) is Raised._base_exc
-    told = _worker_error(Report(first=lost))
-    assert isinstance(told, LostWorker) and "low on memory" in str(told) and "The same command goes on" in str(told)
+    found = _worker_error(Report(first=lost))
+    assert isinstance(found, LostWorker) and "low on memory" in str(found) and "Run the same command again" in str(found)
 
 
 @pytest.mark.parametrize("first", ["multicse.pipelines.visualcse", "multicse.trainers.engine.launch"])
-def test_torch_s_threads_spin_only_shortly(first: str) -> None:
-    """Said before torch's OpenMP is there, which tells what it found, by the driver and by a worker of Ray's."""
+def test_threads_of_torch_spin_only_briefly(first: str) -> None:
+    """The variable is set before torch loads OpenMP, which prints it, in the driver and in Ray's workers."""
     environment = {"PATH": os.environ["PATH"], "OMP_DISPLAY_ENV": "verbose"}
     command = [sys.executable, "-c", f"import {first}, torch"]
-    told = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stderr
-    if "GOMP_SPINCOUNT" not in told:
+    found = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stderr
+    if "GOMP_SPINCOUNT" not in found:
         pytest.skip("this torch has no OpenMP of GNU's")
-    assert "GOMP_SPINCOUNT = '1000'" in told
+    assert "GOMP_SPINCOUNT = '1000'" in found
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -69,7 +69,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     for name in ("eval/lee-dev/spearman", "trained/lee/spearman", "train/lr/image", "data/text/wait_share"):
         assert name in metrics
     assert metrics["best/lee-dev/spearman"] == pytest.approx(summary["best_score"])
-    # MLflow's page has a section for every prefix, in this order: single bars, as of step 0, follow the curves.
+    # MLflow's page has a section per prefix, in this order: single bars, such as scores of step 0, follow the curves.
     sections = sorted({name.rpartition("/")[0] for name in metrics})
     curves = {name.rpartition("/")[0] for name in metrics if client.get_metric_history(logged.info.run_id, name)[1:]}
     bars = ["trained/lee", "untrained/lee"]
@@ -88,7 +88,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     model = SentenceTransformer(summary["export"], device="cpu")
     assert np.isfinite(model.encode(["the cat sees a dog", "a river"])).all()
 
-    # What was exported is where a further run starts, and in-process training is the same training.
+    # A further run starts from the exported model, and training in this process is the same training.
     further = recipe.replace("encoder.path", summary["export"]).replace("run.max_steps", 1)
     before = fit(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
     assert before["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
@@ -96,7 +96,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("local_ray")
 def test_shards_are_opened_once_for_driver_and_workers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers have the set that the driver opened, which here has fewer samples than are found in the folder."""
+    """Workers use the data set as opened by the driver, here with fewer samples than the folder contains."""
     opened: list[ShardSet] = []
 
     def fewer(urls: str) -> ShardSet:
@@ -112,7 +112,7 @@ def test_shards_are_opened_once_for_driver_and_workers(recipe: Recipe, monkeypat
 
 @pytest.fixture
 def damaged(recipe: Recipe, tmp_path: Path) -> Recipe:
-    """One of 21 texts is none."""
+    """Return a recipe whose data has 20 texts and an empty sample."""
     write_text(tmp_path / "text", (20,))
     with tarfile.open(tmp_path / "text" / "text-train-000000.tar", "a") as tar:
         add(tar, "bad.txt", b"")
@@ -120,7 +120,7 @@ def damaged(recipe: Recipe, tmp_path: Path) -> Recipe:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_worker_s_error_is_the_user_s_error(damaged: Recipe) -> None:
+def test_errors_of_workers_are_raised_on_the_driver(damaged: Recipe) -> None:
     with pytest.raises(DataError, match=r"stream 'text'.*bad.*on_bad_sample"):
         fit(damaged.replace("run.num_workers", 1))
 
@@ -133,10 +133,10 @@ def test_skipped_samples_are_in_the_summary(damaged: Recipe, tmp_path: Path) -> 
     assert all("bad" in key for key, _ in report["text"])
 
 
-def test_a_run_ends_with_what_its_export_asks_for(
+def test_export_settings_of_a_run(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A whitened model, measured; a hub that is away, or text that is too little, costs the run nothing."""
+    """A whitened model is exported and evaluated. A failed upload or too little text does not make the run fail."""
     from sentence_transformers import SentenceTransformer
 
     from multicse.pipelines.cli import report

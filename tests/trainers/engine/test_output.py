@@ -1,4 +1,4 @@
-"""A run's folder: what died goes on, what is finished stays, and nobody else's is touched."""
+"""Output folder of a run: dead runs are resumed, finished runs are kept, other files are not changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from multicse.trainers.engine import launch
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
-from multicse.trainers.engine.stop import Interrupted, Stop
+from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import FORMER, Recipe, RecipeError
 from tests.small import history
@@ -28,11 +29,11 @@ def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Died(BaseException):
-    """What no code of ours catches, as a process that is killed."""
+    """Exception that our code does not catch, like the death of a process."""
 
 
 def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
-    """Carry a recipe out until after a step, and end as a killed process does: nothing is told to MLflow."""
+    """Run a recipe up to a step and end like a killed process, without a report to MLflow."""
 
     def after_step(method: Method, done: int) -> None:
         if done == step:
@@ -49,7 +50,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
 
 
 def runs(recipe: Recipe) -> dict[str, str]:
-    """Run id -> status of all runs in MLflow."""
+    """Return the status of all MLflow runs by run ID."""
     from mlflow import MlflowClient
 
     client = MlflowClient(recipe.run.tracking_uri)
@@ -62,8 +63,8 @@ def losses(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps at which runs go on."""
+def resumed_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the first step of every run is appended."""
     steps, load = list[int](), Engine._load
 
     def seen(engine: Engine, folder: Path) -> None:
@@ -78,14 +79,14 @@ def weights(output: Path) -> bytes:
     return (output / "export" / "model.safetensors").read_bytes()
 
 
-def test_the_same_command_goes_on(
+def test_the_same_command_resumes_a_run(
     recipe: Recipe,
     tmp_path: Path,
-    begun: list[int],
+    resumed_at: list[int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
+    """From the last complete checkpoint, bit-identically, as the same MLflow run, with each step once. Users' files stay."""
     broken = recipe.replace("run.logging_steps", 2).replace("evaluation.keep", "last")
     expected = fit(broken.replace("run.output_dir", str(tmp_path / "whole")))
     dies(monkeypatch, broken, 4)
@@ -96,15 +97,15 @@ def test_the_same_command_goes_on(
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     summary = fit(broken)
-    assert begun == [3] and summary["mlflow_run_id"] == dead
-    assert "last checkpoint is of step 3" in capsys.readouterr().out
+    assert resumed_at == [3] and summary["mlflow_run_id"] == dead
+    assert "latest checkpoint: step 3" in capsys.readouterr().out
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
     assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])
     assert [step for step, _ in losses(recipe, dead)] == [2, 4, 6]
     assert [file.read_text() for file in mine] == ["mine", "mine"]
 
-    # Once more: finished. Its weights are not made again, and another recipe does not replace them by chance.
+    # A finished run is not repeated, and another recipe does not replace it by accident.
     written = (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns
     assert fit(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
     other = broken.replace("optim.text.lr", 2e-3)
@@ -118,7 +119,7 @@ def test_the_same_command_goes_on(
 
 
 def test_a_run_that_started_under_former_names_of_settings_resumes(
-    recipe: Recipe, begun: list[int], monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies(monkeypatch, recipe, 4)
     file = Path(recipe.run.output_dir) / "recipe.json"
@@ -129,17 +130,17 @@ def test_a_run_that_started_under_former_names_of_settings_resumes(
                 part[former] = part.pop(name)
     file.write_text(json.dumps(content))
     fit(recipe)
-    assert begun == [3]
+    assert resumed_at == [3]
 
 
-def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match=r"run\.resume='must'"):
         fit(recipe.replace("run.resume", "must"))
     dies(monkeypatch, recipe, 5)
     (dead,) = runs(recipe)
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         fit(recipe.replace("run.seed", 7))
-    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards holds other samples"):
+    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
         patch.setattr("multicse.trainers.engine.output._digests", lambda _: {"text": "another"})
         fit(recipe)
     file = Path(recipe.run.output_dir) / "recipe.json"
@@ -168,12 +169,12 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
         fit(recipe)
     assert not (tmp_path / "run" / "recipe.json").exists()
     (tmp_path / "run" / "export").mkdir()
-    with pytest.raises(RecipeError, match=r"run\.output_dir=.* holds export"):  # which no run wrote
+    with pytest.raises(RecipeError, match=r"run\.output_dir=.* contains export"):  # not written by a run
         fit(recipe)
 
 
-def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
-    """A worker outlives its dead driver a while; the lock ends with its process."""
+def test_a_run_waits_for_a_worker_that_is_about_to_end(tmp_path: Path) -> None:
+    """A worker can outlive its dead driver for a while; its lock ends with its process."""
     program = f"""
 import sys
 from pathlib import Path
@@ -196,7 +197,7 @@ with locked(Path({str(tmp_path)!r})):
 def test_a_signal_ends_a_run_after_its_step(
     recipe: Recipe,
     number: signal.Signals,
-    begun: list[int],
+    resumed_at: list[int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -210,19 +211,38 @@ def test_a_signal_ends_a_run_after_its_step(
         with pytest.raises(Interrupted) as stopped:
             fit(recipe)
     assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == before
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "Run the same command again" in capsys.readouterr().err
     assert [*runs(recipe).values()] == ["KILLED"]
     summary = fit(recipe.replace("run.resume", "must"))
-    assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
+    assert resumed_at == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 
 
-def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
+def test_ray_s_exit_after_sigterm_has_our_exit_code() -> None:
     with pytest.raises(SystemExit) as ended, Stop():
         sys.exit(signal.SIGTERM)
     assert ended.value.code == 143
 
 
-def test_a_second_signal_ends_at_once() -> None:
+def test_former_signal_handlers_are_restored() -> None:
+    """Also after Ray has replaced them; other threads than the main thread have no handlers to restore."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    former = [signal.getsignal(number) for number in numbers]
+    for block in (Stop, former_handlers):
+        with pytest.raises(KeyError), block():
+            for number in numbers:
+                signal.signal(number, lambda *_: None)
+            raise KeyError
+        assert [signal.getsignal(number) for number in numbers] == former
+
+    def elsewhere() -> bool:
+        with former_handlers() as main:
+            return main
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(elsewhere).result() is False
+
+
+def test_a_second_signal_ends_the_process() -> None:
     program = """
 import os, signal, time
 from multicse.trainers.engine.stop import Stop

@@ -1,4 +1,4 @@
-"""Two workers: DDP of the parameters of each update, and a stop in the same step."""
+"""Two workers: DDP of the parameters of each update, and stopping in the same step."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicse.trainers.engine import step
 from multicse.trainers.engine.hosts import LocalHost, StopQuestion
+from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
 from multicse.trainers.recipe import Recipe
@@ -21,7 +22,7 @@ from tests.trainers.engine.test_engine import run, same_weights
 
 
 class Searching(Stepper):
-    """DDP of all parameters, which looks in every step for those without a gradient."""
+    """Stepper with DDP of all parameters, which searches for unused ones in every step."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -29,15 +30,30 @@ class Searching(Stepper):
         self.models = dict.fromkeys(self.optimizers, found)
 
     def _average(self, update: str) -> None:
-        """DDP does."""
+        """Leave averaging to DDP."""
 
 
 def _updates(recipe: Recipe, folder: str) -> None:
-    """The same weights, without a search and with the parameters of an update alone."""
+    """Compare with a DDP that searches for unused parameters: the weights are equal."""
     made = {}
+    buffers: dict[str, list[tuple[int, int]]] = {"known": [], "searching": []}
+    """Number of gradients, and of the memory blocks that contain them, at every clipping."""
+    clip = UpdateOptimizer.clip
     for name, kind in {"known": Stepper, "searching": Searching}.items():
-        with patch("multicse.trainers.engine.loop.Stepper", kind), patch.object(step, "DDP_DEVICES", ("cpu",)):
+
+        def counted(optimizer: UpdateOptimizer, seen: list[tuple[int, int]] = buffers[name]) -> torch.Tensor:
+            gradients = [p.grad for p in optimizer.parameters if p.grad is not None]
+            seen.append((len(gradients), len({gradient.untyped_storage().data_ptr() for gradient in gradients})))
+            return clip(optimizer)
+
+        with (
+            patch("multicse.trainers.engine.loop.Stepper", kind),
+            patch.object(step, "DDP_DEVICES", ("cpu",)),
+            patch.object(UpdateOptimizer, "clip", counted),
+        ):
             made[name] = run(recipe.replace("run.output_dir", f"{folder}/{name}"))[2]
+    assert all(blocks == count for count, blocks in buffers["searching"]), buffers
+    assert all(blocks == 1 for _, blocks in buffers["known"]), "gradients are stored in DDP's bucket only"
     same_weights(made["known"].method, made["searching"].method)
     stepper = made["known"].stepper
     assert stepper.models.keys() == {"image", "audio", "text"}
@@ -51,7 +67,7 @@ def _updates(recipe: Recipe, folder: str) -> None:
 
 
 def _changing(recipe: Recipe, folder: str) -> None:
-    """An update that trains a parameter in some steps only is refused."""
+    """An update that trains a parameter only in some steps raises an error."""
     encode = NonLingCSE.encode
 
     def sometimes(method: NonLingCSE, stream: str, batch: Any) -> Any:
@@ -68,7 +84,7 @@ def _changing(recipe: Recipe, folder: str) -> None:
 
 
 def _stop(rank: int) -> None:
-    """Only the first rank is asked, in a step in which nobody asks; both stop in the same one, at most ten later."""
+    """Request a stop on the first rank between two exchanges: both ranks stop in the same step, at most ten later."""
     question, calls = StopQuestion(), 0
     with patch.object(dist, "all_reduce", wraps=dist.all_reduce) as exchanged:
         while not question(rank == 0 and calls >= 25, 2):
@@ -93,14 +109,14 @@ def test_two_workers(recipe: Recipe, tmp_path: Path) -> None:
     in_processes(_worker, tmp_path)
 
 
-def test_slow_steps_are_asked_after_each() -> None:
-    question, asked = StopQuestion(), 0
+def test_ranks_exchange_after_every_slow_step() -> None:
+    question, exchanges = StopQuestion(), 0
     clock = iter(range(100))
     torch_reduce = patch.object(dist, "all_reduce")
     with patch("time.monotonic", lambda: float(next(clock))), torch_reduce as exchanged:
         question._since = -1.0
         for _ in range(5):
             assert not question(False, 2)
-            asked += 1
-            assert exchanged.call_count == asked
+            exchanges += 1
+            assert exchanged.call_count == exchanges
     assert torch.is_tensor(exchanged.call_args.args[0])

@@ -1,4 +1,4 @@
-"""Precisions of a run: TF32 reaches torch, evaluation has the run's, and an fp16 update that overflows leaves no trace."""
+"""Precision of a run: TF32, evaluation, and fp16 updates that overflow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def precision() -> Iterator[None]:
 )
 @pytest.mark.usefixtures("precision")
 def test_tf32_reaches_torch(recipe: Recipe, changes: dict[str, Any], matrices: str) -> None:
-    """Of fp32 runs that are not on a CPU; the device here computes nothing."""
+    """For fp32 runs on other devices than CPUs; the device in this test computes nothing."""
     host = LocalHost(store_of(recipe))
     host.device = torch.device("meta")
     Engine(recipe.changed(changes), host, None)
@@ -42,11 +42,11 @@ def test_tf32_reaches_torch(recipe: Recipe, changes: dict[str, Any], matrices: s
     assert torch.backends.cudnn.allow_tf32 == (matrices == "high")
 
 
-def test_tf32_is_part_of_the_experiment_only_when_it_is_off(recipe: Recipe) -> None:
+def test_only_disabled_tf32_changes_the_identity(recipe: Recipe) -> None:
     assert recipe.replace("run.tf32", False).identity() != recipe.identity()
 
 
-def test_evaluation_has_the_precision_of_training(recipe: Recipe) -> None:
+def test_evaluation_uses_the_precision_of_training(recipe: Recipe) -> None:
     texts = ["the cat sees the dog", "a red house"]
     found = {}
     for name in ("fp32", "bf16"):
@@ -60,7 +60,7 @@ def test_evaluation_has_the_precision_of_training(recipe: Recipe) -> None:
 
 
 class Small(Method):
-    """Two parameters."""
+    """Method with two parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ SGD = SGDConfig(lr=0.1, warmup=2, momentum=0.9, nesterov=True, weight_decay=0.1,
 
 @pytest.mark.parametrize("config", [ADAMW, SGD], ids=["adamw", "sgd"])
 def test_fp16_skips_an_update_that_overflows_and_does_not_count_it(config: OptimConfig | SGDConfig) -> None:
-    """Against torch's own optimizer and schedule, which see the other gradients only; stopped and resumed on the way."""
+    """Compared with torch's optimizer and schedule on the other gradients only, with a resume in between."""
     scales = [1.0, torch.inf, 1.0, 1.0, torch.nan, 1.0, 1.0] if config is ADAMW else [torch.inf, 1.0, 1.0, torch.inf, 1.0]
     ours, theirs = Small(), Small()
     made = UpdateOptimizer(ours, "text", config, 8, "fp16")
@@ -107,7 +107,7 @@ def test_fp16_skips_an_update_that_overflows_and_does_not_count_it(config: Optim
 
 
 def test_a_skipped_update_is_logged_and_not_in_the_mean_norm(recipe: Recipe) -> None:
-    """Of six updates the second and the third overflow."""
+    """The second and third of six updates overflow."""
     text = text_only(recipe).changed({"run.precision": "fp16", "run.logging_steps": 6})
     norms: list[float] = []
     clip, scale = UpdateOptimizer.clip, torch.amp.GradScaler.scale

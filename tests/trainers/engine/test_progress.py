@@ -1,4 +1,4 @@
-"""The progress line and the request to stop, on their way between driver and workers, and the processes' priorities."""
+"""Progress lines and stop requests between driver and workers, and process priorities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICY = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_board_takes_lines_to_the_driver_and_the_request_to_stop_to_workers() -> None:
+def test_a_board_carries_lines_and_stop_requests() -> None:
     import ray
 
     board = Board()
@@ -39,7 +39,7 @@ def test_a_board_takes_lines_to_the_driver_and_the_request_to_stop_to_workers() 
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="SCHED_BATCH exists on Linux only")
-def test_background_is_inherited_and_left_by_the_training_thread() -> None:
+def test_child_processes_inherit_the_background_policy() -> None:
     before = os.sched_getscheduler(0)
     with in_background():
         child = int(subprocess.run(POLICY, capture_output=True, check=True).stdout)

@@ -1,4 +1,4 @@
-"""What the ranks of a run share: counts of skipped samples, and one download of a checkpoint on each node."""
+"""Shared state of ranks: counts of skipped samples, and one download of a checkpoint per node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.small import text_only, write_tar
 
 
 def _rank(rank: int, recipe: str, folder: str) -> None:
-    """One of two processes; the second time it resumes after the last step."""
+    """Run one of two processes twice; the second run resumes after the last step."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     logged: dict[str, float] = {}
@@ -55,8 +55,8 @@ def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Rec
     assert first[1]["total"] == total and first[1]["listed"] == first[0]["listed"], "resumed"
 
 
-def test_a_checkpoint_behind_a_url_is_fetched_once_on_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four ranks on two nodes, as threads."""
+def test_a_remote_checkpoint_is_downloaded_once_per_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four threads are the ranks on two nodes."""
 
     def write(folder: Path) -> None:
         (folder / "weights").write_text("all")
@@ -99,4 +99,4 @@ def test_a_checkpoint_behind_a_url_is_fetched_once_on_a_node(tmp_path: Path, mon
     for thread in threads:
         thread.join(120)
     assert read == ["all"] * 4 and sorted(fetched) == [tmp_path / "first", tmp_path / "node-1"]
-    assert not [*tmp_path.glob("*/step-*/weights")][1:], "downloads are removed again"
+    assert not [*tmp_path.glob("*/step-*/weights")][1:], "downloads are removed afterwards"

@@ -1,4 +1,4 @@
-"""Shared-out layers learn what whole ones do, on two gloo processes, and leave the same files."""
+"""Training with sharded layers equals unsharded training, on two gloo processes, and writes the same files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def _recipes(recipe: Recipe) -> dict[str, Recipe]:
     made = {}
-    for update in recipe.optim:  # Adam makes steps of rounding errors, where a gradient is 0 but for these
+    for update in recipe.optim:  # If a gradient is 0 except for rounding errors, Adam makes full steps of them
         recipe = recipe.replace(f"optim.{update}.eps", 0.01)
     for name, changes in CASES.items():
         made[name] = recipe
@@ -47,7 +47,7 @@ def _weights(recipe: Recipe) -> dict[str, torch.Tensor]:
 
 
 def _gathered(made: Engine) -> set[torch.dtype]:
-    """Precisions in which layers have their weights while they are computed."""
+    """Return the precisions of the gathered layers during their computation."""
     seen = set[torch.dtype]()
     for part in sharded_layers(made.method)[0].modules():
         if isinstance(part, torch.nn.Linear):
@@ -67,8 +67,10 @@ def _worker(rank: int, folder: str) -> None:
         with patch.object(_fsdp_param_group, "foreach_reduce", reduce):
             found, again, made = run(shared)
         reductions[name] = reduce.call_count
-        rounded = name == "bf16"  # what enters a layer, too, and in whole ones only the factors of products
-        for step, values in expected.values.items():  # ranks of near ties may change with the last digit
+        rounded = (
+            name == "bf16"
+        )  # it also rounds the inputs of a layer; without sharding only the factors of products are rounded
+        for step, values in expected.values.items():  # ranks of near ties can change with the last digit
             numbers = {key: value for key, value in values.items() if key.startswith("train/") or key.endswith("/pearson")}
             if rounded:
                 numbers = {key: values[key] for key in ("train/text", "train/image", "train/audio") if key in values}
@@ -82,7 +84,9 @@ def _worker(rank: int, folder: str) -> None:
         if rank == 0:
             torch.testing.assert_close(_weights(shared), _weights(whole), atol=2e-3 if rounded else 1e-5, rtol=0)
         assert _gathered(made) == {torch.bfloat16 if rounded else torch.float32}, name
-    assert len({count for name, count in reductions.items() if name != "adapters"}) == 1, reductions  # of equally many steps
+    assert len({count for name, count in reductions.items() if name != "adapters"}) == 1, (
+        reductions
+    )  # both made the same number of steps
     half = shared.replace("run.output_dir", f"{folder}/half")
     interrupted(half)
     dist.barrier()
@@ -90,7 +94,7 @@ def _worker(rank: int, folder: str) -> None:
     assert [resumed.losses()[step] for step in (4, 5, 6)] == [found.losses()[step] for step in (4, 5, 6)]
 
 
-def test_the_same_losses_weights_and_resume(recipe: Recipe, tmp_path: Path) -> None:
+def test_losses_weights_and_resume_equal_unsharded_training(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text(recipe.to_json())
     in_processes(_worker, tmp_path)
 
@@ -99,7 +103,7 @@ def test_the_same_losses_weights_and_resume(recipe: Recipe, tmp_path: Path) -> N
     ("change", "named"),
     [(("run.num_workers", 1), "run.num_workers=1"), (("run.ema", 0.9), "run.ema"), (("run.compile", True), "run.compile")],
 )
-def test_where_it_cannot_be(recipe: Recipe, change: tuple[str, Any], named: str) -> None:
+def test_unsupported_settings_are_refused(recipe: Recipe, change: tuple[str, Any], named: str) -> None:
     shared = recipe.replace("run.num_workers", 2).replace("run.sharded", True)
     check_settings(shared)
     with pytest.raises(RecipeError, match=f"run.sharded.*{named}"):

@@ -1,4 +1,4 @@
-"""What Ray cannot start with is an error that names it."""
+"""Errors at the start of Ray name their cause."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ start_ray(SimpleNamespace(run=SimpleNamespace(verbose=False)))
 """
 
 
-def test_a_folder_whose_name_is_too_long_for_sockets(tmp_path: Path) -> None:
+def test_a_temporary_folder_with_too_long_a_name_is_named(tmp_path: Path) -> None:
     (place := tmp_path / ("a" * 100)).mkdir()
     unset = ("RAY_TMPDIR", "RAY_ADDRESS")
     environment = {name: value for name, value in os.environ.items() if name not in unset} | {"TMPDIR": str(place)}
     found = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=False)
     assert found.returncode and "RecipeError" in found.stderr
+    assert found.stderr.startswith("Starting Ray on this machine ...\n"), "announced, since it takes seconds"
     assert str(place) in found.stderr and "RAY_TMPDIR=/tmp" in found.stderr

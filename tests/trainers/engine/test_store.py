@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, on a disk and in a store that errs, and nothing of a user's is removed with them."""
+"""Checkpoints are complete or do not exist, on disk and in an unreliable store; users' files are never removed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def full(folder: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_the_last_ones_are_kept_beside_a_users_files(tmp_path: Path) -> None:
+def test_the_last_checkpoints_and_users_files_are_kept(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     (tmp_path / "rank-notes").mkdir()
     (tmp_path / "rank-notes" / "thesis.txt").write_text("mine")
@@ -56,7 +56,7 @@ def test_the_last_ones_are_kept_beside_a_users_files(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
 
 
-def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     for step in (3, 6):
         store.save(step, fill(f"step {step}"), wait=True)
@@ -68,7 +68,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path, capl
             read()
 
 
-def test_a_full_disk_leaves_the_one_before_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_logged_and_earlier_checkpoints_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     store.save(3, fill("step 3"), wait=True)
     with caplog.at_level(logging.ERROR):
@@ -100,8 +100,8 @@ store.save(12, lambda place: write(place, recipe, {**now, BEST: weights}, {"step
 """
 
 
-def test_a_disk_that_takes_no_more_ends_no_process(recipe: Recipe, tmp_path: Path) -> None:
-    """Neither where the weights do not fit nor where the optimizers do not. What a full disk does, a limit of sizes does."""
+def test_a_full_disk_does_not_end_the_process(recipe: Recipe, tmp_path: Path) -> None:
+    """Neither if the weights do not fit nor if the optimizers do not. A limit of file sizes acts as the full disk."""
     (tmp_path / "recipe.json").write_text(recipe.to_json())
     place = tmp_path / "checkpoint"
     command = [sys.executable, "-c", WRITES, str(place), str(tmp_path / "recipe.json")]
@@ -114,11 +114,11 @@ def test_a_disk_that_takes_no_more_ends_no_process(recipe: Recipe, tmp_path: Pat
         assert read_state(Store(str(place)).get(step))["step"] == step
 
 
-def test_what_a_killed_process_left_is_not_a_checkpoint(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_not_a_checkpoint(tmp_path: Path) -> None:
     part = tmp_path / f"{name_of(6)}.part"
     part.mkdir()
     (part / "weights").write_text("half of i")
-    (tmp_path / name_of(9)).mkdir()  # begun in a store: files, and no manifest
+    (tmp_path / name_of(9)).mkdir()  # started in a remote store: files without a manifest
     (tmp_path / name_of(9) / "weights").write_text("step 9")
     store = Store(str(tmp_path))
     assert store.newest() is None
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_not_a_checkpoint(tmp_path: Path) -> None:
     assert store.newest() == tmp_path / name_of(6) and not part.exists()
 
 
-def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_a_remote_store_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow.fs
 
     copy, errors = pyarrow.fs.copy_files, iter([OSError("503"), OSError("503")])
@@ -147,12 +147,12 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
     def away(*_: object) -> None:
         raise OSError("503")
 
-    monkeypatch.setattr(pyarrow.fs, "copy_files", away)  # which does not say that there is nothing to go on with
-    with pytest.raises(CheckpointError, match=r"run\.storage: .*does not answer \(503\); the same command goes on"):
+    monkeypatch.setattr(pyarrow.fs, "copy_files", away)  # this does not mean that no checkpoint exists
+    with pytest.raises(CheckpointError, match=r"run\.storage: .*cannot be reached \(503\)\. Run the same command again"):
         store.newest()
 
 
-def test_a_store_that_does_not_answer_is_not_taken_for_empty(
+def test_an_unreachable_store_does_not_count_as_empty(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow.fs
@@ -167,5 +167,5 @@ def test_a_store_that_does_not_answer_is_not_taken_for_empty(
     assert Output(other).finished() is None
     monkeypatch.setattr(pyarrow.fs, "FileSelector", away)
     monkeypatch.setattr(remote, "PAUSE", 0.01)
-    with pytest.raises(CheckpointError, match=r"does not answer \(503\)"):
+    with pytest.raises(CheckpointError, match=r"cannot be reached \(503\)"):
         Output(other).finished()

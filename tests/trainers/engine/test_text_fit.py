@@ -1,4 +1,4 @@
-"""The sentences on which an export is fitted: all of a small set, of a large one a fair sample of some shards."""
+"""Sentences for fitting an export: a complete small data set, or a random sample of some shards of a large one."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.small import text_only
 
 @pytest.fixture
 def large(recipe: Recipe, tmp_path: Path) -> Recipe:
-    """4,000 sentences in 200 shards, one after the other."""
+    """Return a recipe with 4,000 numbered sentences in 200 shards."""
     texts = (UnpackedSample({"txt": b"%04d" % number}) for number in range(4000))
     pack(texts, Output(tmp_path / "large", "large", shard_size=20, shuffle=False, form="parquet"))
     return text_only(recipe).replace("streams.text.shards", str(tmp_path / "large"))
 
 
-def test_all_of_a_small_set_in_its_order(recipe: Recipe, large: Recipe) -> None:
+def test_a_small_data_set_is_used_completely_and_in_order(recipe: Recipe, large: Recipe) -> None:
     assert [*some_sentences(recipe, 80)] == [*sentences(recipe)]
     assert [*some_sentences(large, 4000)] == [f"{number:04d}" for number in range(4000)]
     few = large.replace("streams.text.first", 30)
     assert [*some_sentences(few, 30)] == [*sentences(few)] and len(set(some_sentences(few, 10))) == 10
 
 
-def test_some_shards_of_a_large_set_are_read(large: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_shards_of_a_large_data_set_are_read(large: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[str] = Counter()
 
     def counted(shard: Any, positions: Any) -> Iterator[Any]:
@@ -42,14 +42,16 @@ def test_some_shards_of_a_large_set_are_read(large: Recipe, monkeypatch: pytest.
     monkeypatch.setattr(text_fit, "read", counted)
     found = [*some_sentences(large, 200)]
     assert len(set(found)) == len(found) == 200 and len(seen) <= SHARDS and seen.total() == 200
-    assert [*some_sentences(large, 200)] == found, "what is drawn follows from the seed"
+    assert [*some_sentences(large, 200)] == found, "the draws depend on the seed"
     assert {*some_sentences(large.replace("run.seed", 7), 200)} != {*found}
     seen.clear()
-    assert len(set(some_sentences(large, 3000))) >= 2940 and 150 <= len(seen) < 200, "shards until there are enough samples"
+    assert len(set(some_sentences(large, 3000))) >= 2940 and 150 <= len(seen) < 200, (
+        "shards are added until they contain enough samples"
+    )
 
 
-def test_every_sample_is_as_likely_as_any_other(large: Recipe) -> None:
-    """Over 200 seeds a sentence is drawn 20 times in the mean, with a binomial spread of 4.2."""
+def test_all_samples_are_equally_likely(large: Recipe) -> None:
+    """Over 200 seeds a sentence is drawn 20 times on average, with a binomial standard deviation of 4.2."""
     times = Counter(text for seed in range(200) for text in some_sentences(large.replace("run.seed", seed), 400))
     halves = [sum(times[f"{number:04d}"] for number in part) for part in (range(2000), range(2000, 4000))]
     assert times.total() == 200 * 400 and max(times.values()) < 20 + 7 * 4.2 and len(times) == 4000

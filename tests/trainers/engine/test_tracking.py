@@ -1,4 +1,4 @@
-"""The tracker against a real MLflow on SQLite: what is in the journal is in the run, exactly once."""
+"""Tracker with a real MLflow on SQLite: every line of the journal is in the run exactly once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
 from multicse.trainers.engine.report_to import check_installed
-from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, open_run, sync
+from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
 from tests import small
 from tests.conftest import ROOT
 
@@ -27,7 +28,7 @@ Points = list[tuple[int, float]]
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One database for the module: making its tables takes seconds."""
+    """Return one database for the module, since creating its tables takes seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
 
 
@@ -47,7 +48,7 @@ def content(run: RunHandle) -> Any:
 
 
 def write(path: Path, run: RunHandle, steps: range) -> None:
-    """A journal whose metric ``m`` is the step, and nobody sends it."""
+    """Write a journal whose metric ``m`` is the step, without sending it."""
     book = Journal(path, run.run_id, run.uri)
     for step in steps:
         book.append({"step": step, "time": 1_000_000 + step, "metrics": {"m": float(step)}})
@@ -58,7 +59,7 @@ def send(path: Path, run: RunHandle) -> None:
     Sender(Journal(path), run.uri, run.run_id).send()
 
 
-def test_a_run_has_its_parameters_and_what_it_can_be_repeated_with(uri: str) -> None:
+def test_a_run_has_its_parameters_and_environment(uri: str) -> None:
     params = {f"p{i}": i for i in range(150)} | {"long": "x" * 7000, "optim.image+text.lr": None}
     data = content(open_run(uri, "many", "b-run", params, {"identity": "abc"})).data
     assert len(data.params) == 152
@@ -79,7 +80,7 @@ def test_data_sets_are_inputs_of_a_run_once(uri: str) -> None:
     assert tags == {"mlflow.data.context": "training", "stream": "text", "licence": "CC BY-SA 4.0"}
 
 
-def test_secrets_of_urls_reach_neither_parameters_nor_tags(uri: str) -> None:
+def test_secrets_in_urls_are_removed_from_parameters_and_tags(uri: str) -> None:
     url = "s3://me:hidden@bucket/x.tar?token=hidden"
     data = content(open_run(uri, "secret", "b-run", {"shards": url}, {"changed.shards": url})).data
     assert data.params["shards"] == data.tags["changed.shards"] == "s3://***@bucket/x.tar?token=***"
@@ -97,13 +98,13 @@ SECRETS = ["https://me:secret@host", "redis://me:secret@host", "postgresql://hos
 
 
 @pytest.mark.parametrize("bad", ["mlruns", "s3://bucket/x", "sqlite:///:memory:", *SECRETS])
-def test_uris_that_mlflow_does_not_take_are_named(bad: str) -> None:
+def test_unsupported_uris_are_named(bad: str) -> None:
     with pytest.raises(TrackingError, match=r"run\.tracking_uri=") as error:
         resolve_uri(bad)
     assert "secret" not in str(error.value)
 
 
-def test_a_server_that_is_not_there_is_an_error_before_training() -> None:
+def test_an_unreachable_server_is_an_error_before_training() -> None:
     with pytest.raises(TrackingError, match=r"run.tracking_uri"):
         open_run("http://127.0.0.1:9", "paper", "run", {})
 
@@ -113,7 +114,7 @@ def _open(uri: str) -> str:
 
 
 @pytest.mark.cluster
-def test_several_drivers_make_one_database(tmp_path: Path) -> None:
+def test_several_drivers_create_one_database(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'fresh.db'}"
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
         experiments = set(pool.map(_open, [uri] * 3))
@@ -160,18 +161,18 @@ def test_a_full_disk_costs_no_metric(
             Full.room -= taken
             return taken
 
-    monkeypatch.setattr("multicse.trainers.engine.tracking.FileIO", Full)
+    monkeypatch.setattr("multicse.trainers.engine.journal.FileIO", Full)
     with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id) as tracker:
         for step in range(3):
             tracker.log(step, {"train/text": step})
         Full.room = 10_000
         tracker.log(3, {"train/text": 3})
     assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
-    assert "journal.jsonl cannot be written" in caplog.text
+    assert "Training continues and metrics are kept in memory" in caplog.text
 
 
-def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) -> None:
-    """Sent once more to the last metric, with nothing asked of the server: it keeps equal ones once."""
+def test_more_metrics_than_fit_into_a_request(run: RunHandle, tmp_path: Path) -> None:
+    """Everything is sent again without querying the server, which stores equal metrics once."""
     book = Journal(tmp_path / "j.jsonl", run.run_id, run.uri)
     book.append({"step": 1, "time": 5, "metrics": {f"k{i}": float(i) for i in range(1700)}})
     for step in range(2, 702):
@@ -185,7 +186,7 @@ def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) ->
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Path, sent: bool) -> None:
-    """Killed at step 9, with steps to 7 sent or none; the checkpoint is at 4. The values of the first time stay."""
+    """Killed at step 9 with a checkpoint of step 4, after sending the steps up to 7 or none. The first values are kept."""
     path = tmp_path / "j.jsonl"
     write(path, run, range(1, 8))
     if sent:
@@ -201,9 +202,8 @@ def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Pat
     assert [line["step"] for _, line in Journal(path).lines()] == [*range(1, 13)]
 
 
-def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: Path) -> None:
-    """The checkpoint's copy of the journal knows nothing of what was sent after it. Of a deleted run's journal the metrics
-    go to the new one."""
+def test_a_restart_on_another_machine_queries_the_server(run: RunHandle, tmp_path: Path) -> None:
+    """The journal in the checkpoint lacks the steps that were sent after it. Metrics of a deleted run go to the new run."""
     (tmp_path / "checkpoint").mkdir()
     with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id) as first:
         for step in range(1, 8):
@@ -227,25 +227,25 @@ def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: 
     assert len(history(fresh, "m")) == 10 and (Journal(fourth.path).header() or {})["run_id"] == fresh.run_id
 
 
-def beside(run: RunHandle) -> Path:
-    """Folder of a run's artifacts."""
+def artifacts_of(run: RunHandle) -> Path:
+    """Return the folder of a run's artifacts."""
     return Path(run.artifact_uri.removeprefix("file://"))
 
 
-def test_files_are_beside_the_database(run: RunHandle, tmp_path: Path) -> None:
+def test_artifacts_are_stored_next_to_the_database(run: RunHandle, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("content")
     run.log_artifact(tmp_path / "a.txt", "folder")
     with pytest.raises(FileNotFoundError, match="absent"):
         run.log_artifact(tmp_path / "absent")
-    assert (beside(run) / "folder" / "a.txt").read_text() == "content"
-    assert Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" in beside(run).parents
+    assert (artifacts_of(run) / "folder" / "a.txt").read_text() == "content"
+    assert Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" in artifacts_of(run).parents
 
 
 CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
 
 
-def test_the_folder_of_a_finished_run_is_brought_once_or_more(uri: str, tmp_path: Path) -> None:
-    """Files, figures, the card's numbers and the registered version, which is the same one unless the export changes."""
+def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path: Path) -> None:
+    """Files, figures, scores of the card and the registered version, which is new only if the export has changed."""
     import mlflow
     from matplotlib.figure import Figure
 
@@ -258,13 +258,13 @@ def test_the_folder_of_a_finished_run_is_brought_once_or_more(uri: str, tmp_path
     run.log_figure("alignment/uniformity", Figure())
     assert (tmp_path / "figures" / "alignment_uniformity.png").stat().st_size > 1000
     run.finish("KILLED")
-    assert content(run).info.status == "KILLED" and not beside(run).exists()
+    assert content(run).info.status == "KILLED" and not artifacts_of(run).exists()
     run.finish()
     (tmp_path / "summary.json").write_text("{}")
     assert sync(tmp_path / "journal.jsonl")
     files = {"recipe.json", "summary.json", "export/README.md"}
     figures = {f"figures/alignment_uniformity.{kind}" for kind in ("png", "svg")}
-    assert files | figures <= {str(file.relative_to(beside(run))) for file in beside(run).rglob("*")}
+    assert files | figures <= {str(file.relative_to(artifacts_of(run))) for file in artifacts_of(run).rglob("*")}
     assert content(run).data.tags["mlflow.note.content"] == "| task | before | after |"
     assert content(run).info.status == "FINISHED"
     client = mlflow.MlflowClient(uri)
@@ -276,7 +276,7 @@ def test_the_folder_of_a_finished_run_is_brought_once_or_more(uri: str, tmp_path
     )
 
 
-def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_path: Path) -> None:
+def test_a_registered_model_gives_the_embeddings_of_the_export(run: RunHandle, tmp_path: Path) -> None:
     import mlflow
     import torch
     from mlflow import sentence_transformers as flavor
@@ -304,7 +304,7 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
 
 
 def events(folder: Path) -> dict[str, Points]:
-    """What TensorBoard reads, by metric."""
+    """Return the values that TensorBoard reads by metric."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
@@ -312,13 +312,13 @@ def events(folder: Path) -> dict[str, Points]:
 
 
 def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Path) -> None:
-    """Killed at step 9, the checkpoint at 4."""
+    """Killed at step 9, with a checkpoint of step 4."""
     pytest.importorskip("wandb", reason="the extra trackers is not installed")
     path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
     script = "import os, time; from multicse.trainers.engine.report_to import Reports; "
-    script += "from multicse.trainers.engine.tracking import Journal; "
+    script += "from multicse.trainers.engine.journal import Journal; "
     script += f"Reports({also}, Journal({str(path)!r}, 'a')); time.sleep(2); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -330,7 +330,9 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     want = [(step, float(step)) for step in range(1, 13)]
     found = events(tmp_path / "tensorboard")
     assert found["m"] == want and [step for step, _ in found["train/late"]] == [*range(5, 13)]
-    assert len([*(tmp_path / "wandb").glob("offline-run-*/run-*.wandb")]) == 1  # that of the killed process is replaced
+    assert (
+        len([*(tmp_path / "wandb").glob("offline-run-*/run-*.wandb")]) == 1
+    )  # the record of the killed process is replaced
     assert history(run, "m") == want
 
 
@@ -340,7 +342,7 @@ def test_a_record_that_fails_does_not_stop_the_run(
     (tmp_path / "tensorboard").write_text("a file where the folder should be")
     with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, also=("tensorboard",)) as tracker:
         tracker.log(1, {"m": 1.0})
-    assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
+    assert history(run, "m") == [(1, 1.0)] and "tensorboard receives no more metrics" in caplog.text
     monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"run\.report_to: wandb"):
         check_installed(("wandb",))

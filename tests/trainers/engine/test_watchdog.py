@@ -1,4 +1,4 @@
-"""A stream, or another rank, that keeps a rank waiting is named, and in the end nobody waits for it any longer."""
+"""The watchdog names the stream or step for which a rank waits, and finally ends the process."""
 
 from __future__ import annotations
 
@@ -31,35 +31,37 @@ def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     *warnings, end = [record.getMessage() for record in caplog.records]
-    assert 1 <= len(warnings) <= 2 and "the same command goes on" in end.lower()
+    assert 1 <= len(warnings) <= 2 and "Run the same command again" in end
     for line in warnings:
-        assert "rank 3 is in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
-    assert "test_a_stream_is_named" in capfd.readouterr().err  # where the thread is
+        assert (
+            "Rank 3 has been in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
+        )
+    assert "test_a_stream_is_named" in capfd.readouterr().err  # the stack of the thread
 
 
-WAITS = "rank 0 is in step 1 for"
+WAITS = "Rank 0 has been in step 1 for"
 
 
 def _rank(rank: int, recipe: str, folder: str) -> None:
-    """One of two processes; the second falls asleep in step 1, until the first says that it waits."""
-    said = Path(folder) / "rank-0.log"
+    """Run one of two processes; the second sleeps in step 1 until the first logs that it waits."""
+    log_file = Path(folder) / "rank-0.log"
     if rank == 0:
-        logging.basicConfig(filename=said)
+        logging.basicConfig(filename=log_file)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 
     def sleeps(method: Method, done: int) -> None:
-        while rank == 1 and done == 2 and WAITS not in said.read_text():
+        while rank == 1 and done == 2 and WAITS not in log_file.read_text():
             time.sleep(0.05)
 
-    pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # in this process alone
+    pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # only in this process
     host = LocalHost(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
     assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3
     dist.destroy_process_group()
 
 
-def test_a_rank_that_waits_for_another_names_its_step(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_rank_that_waits_for_another_rank_names_its_step(recipe: Recipe, tmp_path: Path) -> None:
     none = recipe.replace("evaluation.select", None).replace("evaluation.final", ()).replace("run.max_steps", 3)
     mp.spawn(_rank, args=(none.replace("run.step_timeout", 20.0).to_json(), str(tmp_path)), nprocs=2)
     assert WAITS in (tmp_path / "rank-0.log").read_text()

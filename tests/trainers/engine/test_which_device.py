@@ -1,4 +1,4 @@
-"""Which device trains: `run.gpus_per_worker` decides, a GPU that is not used is named, and the driver leaves it alone."""
+"""Device of training: `run.gpus_per_worker` selects it, an unused GPU is logged, and the driver does not touch it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from multicse.trainers.engine.hosts import Host
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps
 
-UNUSED = "there is a GPU (1); --run.gpus_per_worker 1 uses it"
+UNUSED = "GPUs available: 1. Set --run.gpus_per_worker 1"
 
 
 @pytest.fixture
 def gpu() -> Iterator[None]:
-    """A GPU that is seen; who opens a CUDA context gets an error."""
+    """Simulate a GPU on which creating a CUDA context is an error."""
     with (
         patch("torch.cuda.device_count", return_value=1),
         patch("torch.cuda.is_available", return_value=True),
@@ -32,15 +32,15 @@ def gpu() -> Iterator[None]:
 
 
 class Trained(Exception):
-    """Training would begin now."""
+    """Raised at the start of training."""
 
 
 @pytest.mark.parametrize(("gpus", "device"), [(0, "cpu"), (1, "cuda")])
 @pytest.mark.usefixtures("gpu")
-def test_the_recipe_decides_and_a_gpu_that_is_not_used_is_named(
+def test_the_recipe_selects_the_device_and_an_unused_gpu_is_logged(
     recipe: Recipe, tmp_path: Path, tables: Path, gpus: int, device: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In one process, from the checks to the first step."""
+    """In one process, from the checks up to the first step."""
     seen: list[Host] = []
 
     def engine(recipe: Recipe, host: Host, log: object) -> None:
@@ -56,12 +56,12 @@ def test_the_recipe_decides_and_a_gpu_that_is_not_used_is_named(
 
 
 @pytest.mark.usefixtures("gpu")
-def test_describing_a_recipe_opens_no_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describing_a_recipe_creates_no_cuda_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "parameters" in describe_recipe("simcse", "smoke")
 
 
-def test_a_gpu_of_the_cluster_that_is_not_used_is_named(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unused_gpu_of_the_cluster_is_logged(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
     check_cluster(recipe.replace("run.gpus_per_worker", 1), 8, 1)
     check_cluster(recipe, 8, 0)
     assert not caplog.text
@@ -75,10 +75,10 @@ def test_workers_do_not_share_a_gpu(recipe: Recipe) -> None:
         check_settings(recipe.changed({"run.num_workers": 2, "run.gpus_per_worker": 0.5}))
 
 
-def test_a_small_share_of_a_contrastive_batch_is_warned_of(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
+def test_few_samples_per_worker_are_a_warning(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
     streams = {f"streams.{name}.batch_size": 32 for name in recipe.streams}
     check(recipe.changed({**streams, "run.num_workers": 2, "evaluation.final": ()}))
     assert not caplog.text
     check(recipe.changed({**streams, "run.num_workers": 2, "streams.text.batch_size": 30, "evaluation.final": ()}))
-    assert "streams.text.batch_size=30 among run.num_workers=2 is 15 samples per worker" in caplog.text
+    assert "streams.text.batch_size=30 with run.num_workers=2 is 15 samples per worker" in caplog.text
     assert "streams.image" not in caplog.text

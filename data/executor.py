@@ -20,6 +20,8 @@ import pyarrow as pa
 from multicse.data.order import Window
 from multicse.data.window import Chunk, ReaderLost, WindowReader
 
+Task = Sequence[Window]
+"""Windows that a reading task reads."""
 NICE = 10
 """Added to the niceness of reading processes: training comes first where cores are short."""
 
@@ -50,7 +52,7 @@ class Executor:
         """End the plan of this name. Without its consumer it would be read to its end, since nothing holds it back."""
         self._stopped.add(name)
 
-    def blocks(self, name: str, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
+    def blocks(self, name: str, reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[list[Any]]:
         """Yield a reference to every block of a plan, in order, each in a list so that the block itself does not travel."""
         from multicse.data.pacing import Progress, forget
 
@@ -68,7 +70,7 @@ class Executor:
             forget(progress)
 
     @staticmethod
-    def _dataset(reader: WindowReader, plan: Sequence[Window], limits: Limits, progress: Any) -> Any:
+    def _dataset(reader: WindowReader, plan: Sequence[Task], limits: Limits, progress: Any) -> Any:
         import ray
         from ray.data import ExecutionResources
         from ray.data.block import BlockMetadata
@@ -79,9 +81,7 @@ class Executor:
 
         about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
         whole = ray.put(reader) if reader.config.mixes else None  # a sample may be mixed with any other
-        tasks = [
-            ReadTask(partial(read_blocks, *((whole, window) if whole else reader.alone(window))), about) for window in plan
-        ]
+        tasks = [ReadTask(partial(read_blocks, *((whole, task) if whole else reader.alone(task))), about) for task in plan]
 
         class Windows(Datasource):
             def get_name(self) -> str:
@@ -114,19 +114,19 @@ class Executor:
         )
 
 
-def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
+def read_blocks(reader: Any, task: Task) -> Iterator[pa.Table]:
     """Run a reading task.
 
     Args:
         reader: WindowReader, or Ray's reference to one.
-        window: Window to read.
+        task: Windows to read.
 
     Yields:
-        One block for every chunk of the window.
+        One block for every chunk of the task.
     """
     _yield_cores()
     reader = reader if isinstance(reader, WindowReader) else _fetched(reader)
-    return (chunk.to_block() for chunk in reader.chunks(window))
+    return (chunk.to_block() for chunk in reader.chunks(task))
 
 
 @cache
@@ -191,12 +191,12 @@ def started() -> Iterator[None]:
         _shared.leave(actor)
 
 
-def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[Chunk]:
+def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[Chunk]:
     """Read a plan through Ray Data.
 
     Args:
         reader: Reader of the stream.
-        plan: Windows to read.
+        plan: Reading tasks.
         limits: Resources that the plan may use.
 
     Yields:

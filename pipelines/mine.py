@@ -117,9 +117,7 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
     """The recipe to change, and the encoder's configuration. Raises RecipeError where files and streams do not match."""
     demo = recipes[next(iter(recipes))]()
     if not takes_files(recipes):
-        raise RecipeError(
-            f"{demo.paper} has no 'mine': use pipelines/pack.py and a recipe; see docs/how-to/data.md"
-        )
+        raise RecipeError(f"{demo.paper} has no 'mine': use pipelines/pack.py and a recipe; see docs/how-to/data.md")
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "name a folder of files"

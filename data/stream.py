@@ -154,7 +154,7 @@ class Reader:
             inline = (chunk for task in plan for chunk in self._reader.chunks(task, block_bytes=0))
             try:
                 for chunk in inline if self.inline else self._through_ray(plan):
-                    at |= chunk.ends
+                    at = at | chunk.ends
                     for segment, count in chunk.counts.items():
                         good[segment] += count
                     losses = 0

@@ -95,7 +95,13 @@ def test_four_commands_count_the_same(
     packed = [" ".join(sample.fields["txt"].decode().split()) for sample in samples(tmp_path / "packed")]
 
     columns = ("txt",) if is_text else ("text",)
-    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
+    skip: dict[str, Any] = {
+        "on_bad_sample": "skip",
+        "max_skipped_share": 0.5,
+        "shuffle": False,
+        "segments": 1,
+        "batch_size": 37,
+    }
     stream = TextStream(shards=str(path), columns=columns, **skip)
     read: list[str] = []
 
@@ -103,7 +109,7 @@ def test_four_commands_count_the_same(
         read.extend(texts)
         return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
 
-    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 0, 1, inline=True)
+    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, {}, 1, inline=True)
     next(reader)
     skipped = len(reader.skipped)
     reader.close()

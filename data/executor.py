@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     cpus: float
     """Logical CPUs of one reading task."""
     read_ahead: int
-    """Windows that are read, being read or scheduled beyond the one that the trainer is at."""
+    """Tasks that are finished, running or scheduled beyond the one that the trainer is at."""
     readers: int
     """Reading tasks at once while the trainer waits for data."""
     store_share: float
@@ -65,7 +65,7 @@ class Executor:
                     if name in self._stopped:
                         return
                     yield [block.ref]
-                    progress.window = block.metadata.exec_stats.task_idx
+                    progress.task = block.metadata.exec_stats.task_idx
         finally:
             forget(progress)
 

@@ -105,8 +105,7 @@ class StreamConfig(BaseModel):
     many samples of each, so the number used is the largest divisor that also divides `batch_size`. Numbers of workers that
     divide it train on the same global batches. With 1, `shuffle` False gives file order, but only one worker can train."""
     read_ahead: int | None = Field(None, gt=0)
-    """Number of windows that the reading tasks of a worker may be ahead of training. If None, two more than the CPUs per
-    worker."""
+    """Number of reading tasks of a worker that may be ahead of training. If None, two more than the CPUs per worker."""
     on_bad_sample: Literal["raise", "skip"] = "raise"
     """Treatment of samples that cannot be read. `raise`: the run stops. `skip`: they are skipped, counted and reported."""
     max_skipped_share: float = Field(0.01, ge=0, lt=1)

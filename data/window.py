@@ -123,7 +123,9 @@ def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Ite
                 _take(runs[segment], share, taken)
                 ready[segment] -= share
             parts = [{name: c[first:stop] for name, c in part.columns.items()} for part, first, stop in taken]
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
+            columns = parts[0]
+            if len(parts) > 1:
+                columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
             ends = dict(zip(segments, columns["_next"][share - 1 :: share].tolist(), strict=True))
             yield Chunk(columns, [item for item in skipped if item.ordinal < ends[item.segment]])
             skipped = [item for item in skipped if item.ordinal >= ends[item.segment]]
@@ -164,10 +166,10 @@ class WindowReader(NamedTuple):
 
     def alone(self, task: Sequence[Window]) -> tuple[WindowReader, Sequence[Window]]:
         """Return a reader that contains only the shards of a task, and the windows with their new numbers."""
-        used = {shard: 0 for window in task for shard, _, _ in window.ranges}
-        used = {shard: number for number, shard in enumerate(sorted(used))}
+        used = sorted({shard for window in task for shard, _, _ in window.ranges})
+        number = {shard: place for place, shard in enumerate(used)}
         shards = replace(self.shards, shards=tuple(self.shards.shards[shard] for shard in used), first=None, parts=())
-        ranges = [tuple((used[shard], first, stop) for shard, first, stop in window.ranges) for window in task]
+        ranges = [tuple((number[shard], first, stop) for shard, first, stop in window.ranges) for window in task]
         return self._replace(shards=shards), [replace(w, ranges=new) for w, new in zip(task, ranges, strict=True)]
 
     def chunks(self, task: Sequence[Window], block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:

@@ -95,7 +95,7 @@ def stream(folder: Path) -> float:
     dataset = InShards(config, shards)
 
     def ours() -> None:
-        reader = Reader(config, "guard", shards, 0, 0, 1, None, 0, BATCHES, inline=True)
+        reader = Reader(config, "guard", shards, 0, 0, 1, None, {}, BATCHES, inline=True)
         for _ in range(BATCHES):
             next(reader)
         reader.close()

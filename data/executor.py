@@ -20,6 +20,8 @@ import pyarrow as pa
 from multicse.data.order import Window
 from multicse.data.window import Chunk, ReaderLost, WindowReader
 
+Task = Sequence[Window]
+"""Windows that a reading task reads."""
 NICE = 10
 """Added to the niceness of reading processes, so that training has priority if cores are scarce."""
 
@@ -30,7 +32,7 @@ class Limits(NamedTuple):
     cpus: float
     """Logical CPUs of one reading task."""
     read_ahead: int
-    """Windows that are read, being read or scheduled beyond the trainer's window."""
+    """Tasks that are finished, running or scheduled beyond the one that the trainer is at."""
     readers: int
     """Reading tasks at once while the trainer waits for data."""
     store_share: float
@@ -50,13 +52,13 @@ class Executor:
         """End the plan of this name, which would otherwise be read to its end without its consumer."""
         self._stopped.add(name)
 
-    def blocks(self, name: str, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
+    def blocks(self, name: str, reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[list[Any]]:
         """Read a plan.
 
         Args:
             name: Name of the plan, for `stop`.
             reader: Reader of the stream.
-            plan: Windows to read.
+            plan: Tasks to read.
             limits: Resources that the plan may use.
 
         Yields:
@@ -73,12 +75,12 @@ class Executor:
                     if name in self._stopped:
                         return
                     yield [block.ref]
-                    progress.window = block.metadata.exec_stats.task_idx
+                    progress.task = block.metadata.exec_stats.task_idx
         finally:
             forget(progress)
 
     @staticmethod
-    def _dataset(reader: WindowReader, plan: Sequence[Window], limits: Limits, progress: Any) -> Any:
+    def _dataset(reader: WindowReader, plan: Sequence[Task], limits: Limits, progress: Any) -> Any:
         import ray
         from ray.data import ExecutionResources
         from ray.data.block import BlockMetadata
@@ -89,9 +91,7 @@ class Executor:
 
         about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
         whole = ray.put(reader) if reader.config.mixes else None  # a sample may be mixed with any other
-        tasks = [
-            ReadTask(partial(read_blocks, *((whole, window) if whole else reader.alone(window))), about) for window in plan
-        ]
+        tasks = [ReadTask(partial(read_blocks, *((whole, task) if whole else reader.alone(task))), about) for task in plan]
 
         class Windows(Datasource):
             def get_name(self) -> str:
@@ -124,19 +124,19 @@ class Executor:
         )
 
 
-def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
+def read_blocks(reader: Any, task: Task) -> Iterator[pa.Table]:
     """Run a reading task.
 
     Args:
         reader: WindowReader, or Ray's reference to one.
-        window: Window to read.
+        task: Windows to read.
 
     Yields:
-        One block per chunk of the window.
+        One block for every chunk of the task.
     """
     _yield_cores()
     reader = reader if isinstance(reader, WindowReader) else _fetched(reader)
-    return (chunk.to_block() for chunk in reader.chunks(window))
+    return (chunk.to_block() for chunk in reader.chunks(task))
 
 
 @cache
@@ -206,12 +206,12 @@ def started() -> Iterator[None]:
         _shared.leave(actor)
 
 
-def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[Chunk]:
+def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[Chunk]:
     """Read a plan through Ray Data.
 
     Args:
         reader: Reader of the stream.
-        plan: Windows to read.
+        plan: Reading tasks.
         limits: Resources that the plan may use.
 
     Yields:

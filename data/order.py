@@ -1,14 +1,19 @@
-"""The order of the samples of a stream: a pure function of (seed, stream, epoch, rank, world size), without Ray or files.
+"""The order of the samples of a stream: a pure function of (seed, stream, epoch, segment, segments), without Ray or files.
 
-An epoch visits every sample of a stream once. Its shards are permuted, concatenated and cut into one contiguous segment
-per rank. A rank reads its segment in windows of consecutive samples and shuffles each window separately. Epochs follow each
-other without a gap, so a rank reads one endless stream, and its position in this stream (an ordinal) is all that is needed
-to resume a run.
+An epoch visits every sample of a stream once. Its shards are permuted, concatenated and cut into contiguous segments. Each
+segment is read in windows of consecutive samples, and each window is shuffled separately. Epochs follow each other without a
+gap, so a segment is an endless stream, and the position in each of these streams (an ordinal) is all that is needed to
+resume a run.
+
+Every batch contains equally many samples of each segment, segment after segment. The number of segments does not depend on
+the number of workers, each of which reads an equal number of consecutive segments. So all numbers of workers that divide the
+number of segments train on the same global batches.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -66,13 +71,15 @@ class Window:
     number: int
     """Number of the window in its epoch, from 0."""
     start: int
-    """Ordinal of the first sample in the endless stream of the rank."""
+    """Ordinal of the first sample in the endless stream of the segment."""
     ranges: tuple[Range, ...]
     """Samples of the complete window, in the order of the epoch."""
     seed: int | None = None
     """Seed of the shuffle. If None, the samples are in file order."""
     skip: int = 0
     """Number of leading samples that are left out, because a resumed run has consumed them."""
+    segment: int = 0
+    """Number of the segment."""
 
     def __len__(self) -> int:
         return sum(stop - first for _, first, stop in self.ranges) - self.skip
@@ -87,34 +94,48 @@ class Window:
         return tuple(zip(shards[order].tolist(), indexes[order].tolist(), strict=True))
 
 
-def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return the part of an epoch that a rank reads; the sizes of the parts differ by at most one.
+def segment_count(segments: int, batch_size: int, samples: int) -> int:
+    """Return the number of segments that a stream has, the largest that its batch size and its samples allow.
+
+    Args:
+        segments: Largest number of segments.
+        batch_size: Number of samples of a global batch.
+        samples: Number of samples of the stream, of its smallest set if it mixes several.
+
+    Returns:
+        Largest divisor of `segments` that also divides `batch_size` and does not exceed `samples`; at least 1.
+    """
+    common = math.gcd(segments, batch_size)
+    return max(count for count in range(1, common + 1) if common % count == 0 and count <= max(1, samples))
+
+
+def bounds(total: int, segment: int, segments: int) -> tuple[int, int]:
+    """Return the part of an epoch that belongs to a segment; the sizes of the parts differ by at most one.
 
     Args:
         total: Number of samples of the stream.
-        rank: Rank of the worker.
-        world_size: Number of workers.
+        segment: Number of the segment.
+        segments: Number of segments.
 
     Returns:
         First sample of the part and the sample after its last one, as positions in the order of the epoch.
 
     Raises:
-        DataError: If there are fewer samples than ranks, because a rank without samples would wait forever.
+        DataError: If there are fewer samples than segments, because an empty segment would be read forever.
     """
-    if total < world_size:
+    if total < segments:
         raise DataError(
-            f"{total} samples cannot feed {world_size} workers: give the stream at least {world_size} samples "
-            f"or use at most {total} workers"
+            f"{total} samples cannot fill {segments} segments: give the stream at least {segments} samples"
             if total
             else "the shards contain no samples; pack them again, or check the URLs"
         )
-    return total * rank // world_size, total * (rank + 1) // world_size
+    return total * segment // segments, total * (segment + 1) // segments
 
 
 def _epoch_shards(
     counts: Sequence[int], seed: int, stream: str, epoch: int, shuffle: bool
 ) -> tuple[Sequence[int], list[int]]:
-    """Return the order of the shards in an epoch, equal on all ranks, and the number of samples before each of them."""
+    """Return the order of the shards in an epoch, equal for all segments, and the number of samples before each of them."""
     order = permutation(len(counts), seed_of(seed, stream, "shards", epoch)).tolist() if shuffle else range(len(counts))
     return order, list(accumulate((counts[shard] for shard in order), initial=0))
 
@@ -136,14 +157,14 @@ def windows(
     *,
     seed: int,
     stream: str,
-    rank: int,
-    world_size: int,
+    segment: int,
+    segments: int,
     window: int,
     start: int = 0,
     samples: int | None = None,
     shuffle: bool = True,
 ) -> Iterator[Window]:
-    """Plan the endless stream of a rank, epoch after epoch, from ordinal `start`.
+    """Plan the endless stream of a segment, epoch after epoch, from ordinal `start`.
 
     The time until the first window does not depend on `start`.
 
@@ -151,8 +172,8 @@ def windows(
         counts: Number of samples of every shard.
         seed: Seed of the run.
         stream: Name of the stream; the streams of a run have different orders.
-        rank: Rank of the worker.
-        world_size: Number of workers.
+        segment: Number of the segment.
+        segments: Number of segments.
         window: Number of samples that are shuffled together; the last window of an epoch may be smaller.
         start: Ordinal of the first sample, as saved in a checkpoint; samples before it are left out.
         samples: Stop after the window with which at least this many samples are planned. If None, never stop.
@@ -162,9 +183,9 @@ def windows(
         The windows in the order of reading.
 
     Raises:
-        DataError: If there are fewer samples than ranks.
+        DataError: If there are fewer samples than segments.
     """
-    begin, end = segment(sum(counts), rank, world_size)
+    begin, end = bounds(sum(counts), segment, segments)
     size, planned = end - begin, 0
     for epoch in count(start // size):
         order, ends = _epoch_shards(counts, seed, stream, epoch, shuffle)
@@ -175,17 +196,17 @@ def windows(
             ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
             ordinal = epoch * size + number * window
             skip = max(0, start - ordinal)
-            seed_here = seed_of(seed, stream, "window", epoch, rank, number) if shuffle else None
-            made = Window(epoch, number, ordinal + skip, tuple(ranges), seed_here, skip)
+            seed_here = seed_of(seed, stream, "window", epoch, segment, number) if shuffle else None
+            made = Window(epoch, number, ordinal + skip, tuple(ranges), seed_here, skip, segment)
             planned += len(made)
             yield made
 
 
 class _EndlessSegment:
-    """The segments that a rank reads of one set of a mixture, epoch after epoch. The layout of an epoch is cached."""
+    """A segment of one set of a mixture, epoch after epoch. The layout of an epoch is cached."""
 
-    def __init__(self, counts: Sequence[int], seed: int, stream: str, rank: int, world_size: int) -> None:
-        self._begin, self._end = segment(sum(counts), rank, world_size)
+    def __init__(self, counts: Sequence[int], seed: int, stream: str, segment: int, segments: int) -> None:
+        self._begin, self._end = bounds(sum(counts), segment, segments)
         self._layout = lru_cache(2)(partial(_epoch_shards, counts, seed, stream, shuffle=True))
 
     def between(self, low: int, high: int) -> list[Range]:
@@ -207,13 +228,13 @@ def mixed_windows(
     *,
     seed: int,
     stream: str,
-    rank: int,
-    world_size: int,
+    segment: int,
+    segments: int,
     window: int,
     start: int = 0,
     samples: int | None = None,
 ) -> Iterator[Window]:
-    """Plan the endless stream of a rank from several sets of shards, with a fixed share of each set in every window.
+    """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
     Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
     the window, so that repeated samples get new views.
@@ -224,8 +245,8 @@ def mixed_windows(
         weights: Weight of each set; only the ratios matter.
         seed: Seed of the run.
         stream: Name of the stream.
-        rank: Rank of the worker.
-        world_size: Number of workers.
+        segment: Number of the segment.
+        segments: Number of segments.
         window: Number of samples that are shuffled together.
         start: Ordinal of the first sample, as in `windows`.
         samples: Stop after the window with which at least this many samples are planned. If None, never stop.
@@ -234,11 +255,11 @@ def mixed_windows(
         The windows in the order of reading.
 
     Raises:
-        DataError: If a set has fewer samples than there are ranks.
+        DataError: If a set has fewer samples than there are segments.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [
-        _EndlessSegment(counts[begin : begin + size], seed, f"{stream}/{part}", rank, world_size)
+        _EndlessSegment(counts[begin : begin + size], seed, f"{stream}/{part}", segment, segments)
         for part, (begin, size) in enumerate(zip(begins, parts, strict=False))
     ]
     total, largest = sum(weights), max(range(len(weights)), key=weights.__getitem__)
@@ -257,6 +278,28 @@ def mixed_windows(
         for part, (low, high) in enumerate(zip(taken(number), taken(number + 1), strict=True)):
             ranges += [(shard + begins[part], first, last) for shard, first, last in sets[part].between(low, high)]
         skip = max(0, start - number * window)
-        seed_here = seed_of(seed, stream, "window", 0, rank, number)
-        yield Window(number, number, number * window + skip, tuple(ranges), seed_here, skip)
+        seed_here = seed_of(seed, stream, "window", 0, segment, number)
+        yield Window(number, number, number * window + skip, tuple(ranges), seed_here, skip, segment)
         planned += window - skip
+
+
+def tasks(plans: Sequence[Iterator[Window]], size: int, samples: int) -> Iterator[tuple[Window, ...]]:
+    """Combine the plans of several segments to reading tasks.
+
+    Args:
+        plans: Endless plan of each segment.
+        size: Number of samples of each segment in a task, up to complete windows.
+        samples: Stop when at least this many samples of each segment are planned.
+
+    Yields:
+        The windows of a task. After every task, all segments are planned up to the same ordinal, up to complete windows.
+    """
+    planned = [0] * len(plans)
+    for target in range(size, samples + size, size):
+        task: list[Window] = []
+        for place, plan in enumerate(plans):
+            while planned[place] < target:
+                task.append(next(plan))
+                planned[place] += len(task[-1])
+        if task:
+            yield tuple(task)

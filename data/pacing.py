@@ -31,11 +31,11 @@ class Progress:
     """Position of the consumer in a plan, and the limits of the plan."""
 
     read_ahead: int
-    """Number of windows beyond the consumer's current one that may be read, decoded or in work."""
+    """Number of tasks beyond the consumer's current one that may be finished or running."""
     readers: int
     """Number of tasks that may run at once while the consumer waits for data."""
-    window: int = 0
-    """Index in the plan of the consumer's current window."""
+    task: int = 0
+    """Index in the plan of the consumer's current task."""
 
 
 _progress: dict[int, Progress] = {}
@@ -55,7 +55,7 @@ def forget(progress: Progress) -> None:
 
 
 class ReadAhead(BackpressurePolicy):
-    """Policy that starts a reading task only if its window is within the read-ahead.
+    """Policy that starts a reading task only if it is within the read-ahead.
 
     Initially one task runs at a time. Their number doubles whenever the consumer has spent `GROW_AFTER` seconds more with
     waiting than without.
@@ -72,7 +72,7 @@ class ReadAhead(BackpressurePolicy):
             return True
         if op.metrics.num_outputs_taken:  # before the first block, processes are still starting
             self._grow(self._topology[op].num_waiting_consumers > 0)
-        started = op.metrics.num_tasks_submitted - self._plan.window
+        started = op.metrics.num_tasks_submitted - self._plan.task
         return bool(started < self._plan.read_ahead and op.num_active_tasks() < self._running)
 
     def _grow(self, waiting: bool) -> None:

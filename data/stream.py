@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from multicse.data.errors import DataError
-from multicse.data.order import Window, mixed_windows, seed_of, windows
+from multicse.data.order import Window, mixed_windows, seed_of, tasks, windows
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import Batch, StreamConfig, Tokenize
 from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
@@ -24,7 +24,7 @@ from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batch
 log = logging.getLogger(__name__)
 
 OVERPLAN = 0.25  # share of additional samples in a plan, if the stream may skip that many
-WINDOWS_PER_PLAN = 4096  # windows of a plan: each costs Ray some 0.7 ms before the first batch
+TASKS_PER_PLAN = 4096  # reading tasks of a plan: each costs Ray some 0.7 ms before the first batch
 LOSSES = 3  # reading actors that may be lost in a row without a chunk in between
 STORE = 0.5  # share of the object store that all streams of all ranks may fill
 JOIN_TIMEOUT = 5.0  # seconds that the thread of a reader has to finish its batch when the reader is closed
@@ -60,6 +60,9 @@ class Uploads:
 class Reader:
     """Iterator over the batches of one stream for one rank, from a given position, which measures its waiting time.
 
+    The rank reads its share of the segments of the stream. Its batches are the rank's part of the global batches: all ranks
+    in order give the same samples, with the same views, for every number of workers.
+
     Args:
         config: Settings of the stream.
         name: Name of the stream in the recipe.
@@ -68,12 +71,13 @@ class Reader:
         rank: Rank of the worker.
         world_size: Number of workers.
         tokenize: Function from texts to token tensors (N, L), for streams with texts.
-        start: Ordinal in the endless stream of this rank from which it reads.
+        start: Ordinal in each segment from which it reads, by the number of the segment; 0 for segments without an entry.
+            Segments of other ranks are ignored.
         batches: Number of batches, for the plan of Ray; reading more is an error.
         inline: Read in this process instead of through Ray Data.
         streams: Number of streams of the rank, which share the object store.
         device: Device of the batches. While a batch is used, the next one is copied to a GPU.
-        step: Number of the first batch; the random numbers of a batch depend on (seed, stream, rank, number).
+        step: Number of the first batch; the random numbers of a batch depend on (seed, stream, segment, number).
     """
 
     config: StreamConfig
@@ -83,14 +87,14 @@ class Reader:
     rank: int
     world_size: int
     tokenize: Tokenize | None
-    start: int
+    start: Mapping[int, int]
     batches: int
     inline: bool = False
     streams: int = 1
     device: torch.device = CPU
     step: int = 0
-    position: int = 0
-    """Ordinal after the last sample that was returned: the start of a resumed reader."""
+    position: Mapping[int, int] = field(default_factory=dict)
+    """Ordinal after the last sample that was returned, of each segment of this rank: the start of a resumed reader."""
     wait_seconds: float = 0.0
     """Total waiting time in seconds."""
     waiting_since: float | None = None
@@ -101,53 +105,70 @@ class Reader:
     """Number of skipped samples."""
 
     def __post_init__(self) -> None:
-        self.position = self.start
-        self._size = self.config.batch_size // self.world_size
+        own = self.config.segments_per_worker(self.shards, self.world_size)
+        self._count = own * self.world_size
+        self.segments = range(self.rank * own, (self.rank + 1) * own)
+        """Numbers of the segments of this rank."""
+        self.start = self.position = {segment: self.start.get(segment, 0) for segment in self.segments}
+        self._share = self.config.batch_size // self._count
+        self._window = math.ceil(self.config.window / self._count)
+        self._task = math.ceil(self.config.window / own)
+        self._reader = WindowReader(self.shards, self.config, self.name, self.seed, self._share, self.start)
         self._uploads = Uploads(self.device) if self.device.type == "cuda" else None
         self._source = self._prefetch(self._batches())
 
-    def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
-        """Yield each batch with the ordinal after it and the samples that were skipped before this ordinal."""
-        for number, chunk in enumerate(islice(batches(self._chunks(), self._size), self.batches), self.step):
+    def _batches(self) -> Iterator[tuple[Batch, dict[int, int], list[tuple[str, str]]]]:
+        """Yield each batch with the position after it and the samples that were skipped before this position."""
+        found = batches(self._chunks(), self.segments, self._share)
+        for number, chunk in enumerate(islice(found, self.batches), self.step):
             # There may be millions of samples, and few reasons.
             skipped = [(item.key, sys.intern(item.reason)) for item in chunk.skipped]
-            seed = seed_of(self.seed, self.name, self.rank, number) % 2**63
-            draws = self.config.draws(len(chunk), torch.Generator().manual_seed(seed))
-            tensors = {**self.config.collate(chunk.columns, self.tokenize), **draws}
+            tensors = {**self.config.collate(chunk.columns, self.tokenize), **self._draws(number)}
             batch = Batch(tensors, chunk.columns["_key"].tolist())
             if self._uploads is not None:
                 batch = self._uploads.pin(batch)
-            yield batch, int(chunk.columns["_next"][-1]), skipped
+            ends = chunk.columns["_next"][self._share - 1 :: self._share].tolist()
+            yield batch, dict(zip(self.segments, ends, strict=True)), skipped
+
+    def _draws(self, number: int) -> dict[str, torch.Tensor]:
+        """Return the random numbers for the views of a batch that are made on the device."""
+        seeds = [seed_of(self.seed, self.name, segment, number) % 2**63 for segment in self.segments]
+        parts = [self.config.draws(self._share, torch.Generator().manual_seed(seed)) for seed in seeds]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks of plans of at most `WINDOWS_PER_PLAN`: Ray requires all tasks of a plan before the first batch.
+        """Yield the chunks of plans of at most `TASKS_PER_PLAN`: Ray requires all tasks of a plan before the first batch.
 
-        If more samples were skipped than a plan allows, the next plan assumes the share of good samples so far. All plans
-        together end when the allowed share is lost. If the reading actor dies, a new one reads the rest.
+        If more samples were skipped than a plan allows, the next plan assumes the share of good samples so far, and reads
+        only the segments without enough good samples. All plans together end when a segment has lost as many samples as
+        all segments of the rank may lose. If the reading actor dies, a new one reads the rest.
         """
-        reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
-        share, window, needed = self.config.max_skipped_share, self.config.window, self.batches * self._size
-        start, good, more = self.start, 0, 1 + min(share, OVERPLAN)
-        end = start + math.ceil(needed / (1 - share)) + window
-        losses = 0
-        while good < needed and start < end:
-            plan = list(self._plan(start, min(int((needed - good) * more) + window, WINDOWS_PER_PLAN * window, end - start)))
-            inline = (chunk for part in plan for chunk in reader.chunks(part, block_bytes=0))
+        share, needed = self.config.max_skipped_share, self.batches * self._share
+        ends = math.ceil(needed * share / (1 - share) * len(self.segments)) + needed + self._window
+        at, good, more, losses = dict(self.start), dict.fromkeys(self.segments, 0), 1 + min(share, OVERPLAN), 0
+        while behind := [segment for segment in self.segments if good[segment] < needed]:
+            missing, most = needed - min(good.values()), ends - min(at[s] - self.start[s] for s in behind)
+            if most <= 0:
+                return
+            plan = list(self._plan(at, behind, min(int(missing * more) + self._window, TASKS_PER_PLAN * self._task, most)))
+            inline = (chunk for task in plan for chunk in self._reader.chunks(task, block_bytes=0))
             try:
-                for chunk in inline if self.inline else self._through_ray(reader, plan):
-                    good += len(chunk)
-                    start, losses = chunk.end, 0
+                for chunk in inline if self.inline else self._through_ray(plan):
+                    at = at | chunk.ends
+                    for segment, count in chunk.counts.items():
+                        good[segment] += count
+                    losses = 0
                     yield chunk
             except ReaderLost as error:
                 losses += 1
                 if losses > LOSSES:
                     raise
-                log.warning("stream %s: %s; reading resumes after sample %d", self.name, error, start)
+                log.warning("stream %s: %s; reading resumes after sample %s", self.name, error, at)
                 continue
-            start = plan[-1].start + len(plan[-1])
-            more = (1 + OVERPLAN) * (start - self.start) / good if good else 2 * more
+            read = sum(at[s] - self.start[s] for s in self.segments)
+            more = (1 + OVERPLAN) * read / sum(good.values()) if any(good.values()) else 2 * more
 
-    def _through_ray(self, reader: WindowReader, plan: list[Window]) -> Iterator[Chunk]:
+    def _through_ray(self, plan: list[tuple[Window, ...]]) -> Iterator[Chunk]:
         import ray
 
         from multicse.data.executor import Limits, ray_chunks
@@ -159,11 +180,15 @@ class Reader:
             readers=cpus + 1,  # one more than the cores hides that Ray Data polls for finished tasks every 0.1 s
             store_share=STORE / (self.world_size * self.streams),
         )
-        return ray_chunks(reader, plan, limits)
+        return ray_chunks(self._reader, plan, limits)
 
-    def _plan(self, start: int, samples: int) -> Iterator[Window]:
-        where: dict[str, Any] = {"seed": self.seed, "stream": self.name, "rank": self.rank, "world_size": self.world_size}
-        what: dict[str, Any] = {"window": self.config.window, "start": start, "samples": samples}
+    def _plan(self, start: Mapping[int, int], segments: Sequence[int], samples: int) -> Iterator[tuple[Window, ...]]:
+        """Plan the reading tasks of some segments, for at least this many samples of each."""
+        return tasks([self._windows(segment, start[segment]) for segment in segments], self._task, samples)
+
+    def _windows(self, segment: int, start: int) -> Iterator[Window]:
+        where: dict[str, Any] = {"seed": self.seed, "stream": self.name, "segment": segment, "segments": self._count}
+        what: dict[str, Any] = {"window": self._window, "start": start}
         if self.shards.parts:
             return mixed_windows(self.shards.counts, self.shards.parts, self.config.weights, **where, **what)
         return windows(self.shards.counts, **where, **what, shuffle=self.config.shuffle)
@@ -238,13 +263,12 @@ class Reader:
 
     def _next_bad(self) -> str:
         """Return the key of a bad sample after the last batch, and the reason."""
-        reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
-        items = reader.decoded(next(self._plan(self.position, self.config.window)))
+        items = self._reader.decoded(next(self._plan(self.position, self.segments, 1)))
         return next((f"{item.key}: {item.reason}" for item in items if isinstance(item, Skipped)), "a later one")
 
     def _check_share(self) -> None:
         # Relative to at least one epoch: one bad sample in the first batch of 64 is not a share of one in 64.
-        seen = max(self.position - self.start, self.shards.samples // self.world_size)
+        seen = max(sum(self.position.values()) - sum(self.start.values()), self.shards.samples // self.world_size)
         if self.lost > self.config.max_skipped_share * seen:
             key, reason = self.skipped[-1]
             raise DataError(

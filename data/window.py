@@ -1,11 +1,12 @@
-"""Reading and decoding of the samples of a window, in Ray's reading tasks. It avoids torch, whose import takes seconds."""
+"""Reading and decoding of the samples of windows, in Ray's reading tasks. It avoids torch, whose import takes seconds."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,35 +30,37 @@ class Skipped(NamedTuple):
     """A sample that was left out."""
 
     ordinal: int
-    """Position in the endless stream of the rank."""
+    """Position in the endless stream of the segment."""
     key: str
     reason: str
+    segment: int = 0
+    """Number of the segment."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive samples of a stream: the good ones as columns, and the samples that were skipped around them."""
+    """Samples in the order of reading: the good ones as columns, and the samples that were skipped around them."""
 
     columns: dict[str, np.ndarray]
-    """Columns (N, ...) of the samples, with the key ``_key`` and the ordinal after the sample ``_next``. Empty if N is 0."""
+    """Columns (N, ...) of the samples, with the key ``_key``, the segment ``_segment`` and the ordinal after the sample
+    ``_next``. Empty if N is 0."""
     skipped: list[Skipped]
 
     def __len__(self) -> int:
         return len(self.columns["_key"]) if self.columns else 0
 
     @property
-    def end(self) -> int:
-        """Ordinal after the last sample, good or skipped."""
-        good = [int(self.columns["_next"][-1])] if self.columns else []
-        return max([*good, *(item.ordinal + 1 for item in self.skipped[-1:])])
+    def counts(self) -> Counter[int]:
+        """Number of good samples of each segment of the chunk."""
+        return Counter(self.columns["_segment"].tolist() if self.columns else ())
 
-    def split(self, size: int) -> tuple[Chunk, Chunk]:
-        """Split after the first `size` good samples and the samples that were skipped before the last of them, by views."""
-        end = self.columns["_next"][size - 1]
-        return (
-            Chunk({n: c[:size] for n, c in self.columns.items()}, [item for item in self.skipped if item.ordinal < end]),
-            Chunk({n: c[size:] for n, c in self.columns.items()}, [item for item in self.skipped if item.ordinal >= end]),
-        )
+    @property
+    def ends(self) -> dict[int, int]:
+        """Ordinal after the last sample, good or skipped, of each segment of the chunk."""
+        found = [(item.segment, item.ordinal + 1) for item in self.skipped]
+        if self.columns:
+            found += zip(self.columns["_segment"].tolist(), self.columns["_next"].tolist(), strict=True)
+        return dict(sorted(found))
 
     def to_block(self) -> pa.Table:
         """Return a table of one row, which Ray does not split: the bytes of all columns (not copied), types and shapes."""
@@ -90,21 +93,63 @@ class _ArrowView:
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": dtype, "shape": tuple(shape), "version": 3}
 
 
-def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
-    """Yield the same samples as chunks of `size` good ones. They are copied only if a batch spans several chunks."""
-    held: list[Chunk] = []
-    missing = size
+def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Iterator[Chunk]:
+    """Yield batches of `share` good samples of each segment, segment after segment.
+
+    Samples are copied only if those of a batch are not consecutive in one chunk.
+
+    Args:
+        chunks: Chunks, in which the samples of a segment are in order.
+        segments: Numbers of the segments.
+        share: Number of samples of each segment in a batch.
+
+    Yields:
+        Batches, each with the samples that were skipped before the last sample of their segment in it.
+    """
+    runs: dict[int, deque[_Run]] = {segment: deque() for segment in segments}
+    ready = dict.fromkeys(segments, 0)
+    skipped: list[Skipped] = []
     for chunk in chunks:
-        while len(chunk) >= missing:
-            last, chunk = chunk.split(missing)
-            held.append(last)
-            columns = last.columns
-            if len(parts := [part.columns for part in held if len(part)]) > 1:
+        skipped += chunk.skipped
+        first = 0
+        for segment, rows in groupby(chunk.columns["_segment"].tolist() if chunk.columns else ()):
+            stop = first + len(list(rows))
+            runs[segment].append(_Run(chunk, first, stop))
+            ready[segment] += stop - first
+            first = stop
+        while min(ready.values()) >= share:
+            taken: list[_Run] = []
+            for segment in segments:
+                _take(runs[segment], share, taken)
+                ready[segment] -= share
+            parts = [{name: c[first:stop] for name, c in part.columns.items()} for part, first, stop in taken]
+            columns = parts[0]
+            if len(parts) > 1:
                 columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
-            yield Chunk(columns, [item for part in held for item in part.skipped])
-            held, missing = [], size
-        held.append(chunk)
-        missing -= len(chunk)
+            ends = dict(zip(segments, columns["_next"][share - 1 :: share].tolist(), strict=True))
+            yield Chunk(columns, [item for item in skipped if item.ordinal < ends[item.segment]])
+            skipped = [item for item in skipped if item.ordinal >= ends[item.segment]]
+
+
+class _Run(NamedTuple):
+    """Consecutive samples of one segment in a chunk."""
+
+    chunk: Chunk
+    first: int
+    stop: int
+
+
+def _take(runs: deque[_Run], samples: int, taken: list[_Run]) -> None:
+    """Move the first samples of a segment to the end of `taken`, whose neighbouring runs are joined."""
+    while samples:
+        chunk, first, stop = runs.popleft()
+        if stop - first > samples:
+            runs.appendleft(_Run(chunk, first + samples, stop))
+            stop = first + samples
+        samples -= stop - first
+        if taken and taken[-1].chunk is chunk and taken[-1].stop == first:
+            first = taken.pop().first
+        taken.append(_Run(chunk, first, stop))
 
 
 class WindowReader(NamedTuple):
@@ -114,67 +159,83 @@ class WindowReader(NamedTuple):
     config: StreamConfig
     name: str
     seed: int
-    size: int
-    """Number of samples of a batch."""
-    start: int
-    """Ordinal of the first sample of the first batch."""
+    share: int
+    """Number of samples of each segment in a batch."""
+    start: Mapping[int, int]
+    """Ordinal of the first sample of the first batch in each segment."""
 
-    def alone(self, window: Window) -> tuple[WindowReader, Window]:
-        """Return a reader that contains only the shards of a window, and the window with their new numbers, for a task."""
-        used = sorted({shard for shard, _, _ in window.ranges})
+    def alone(self, task: Sequence[Window]) -> tuple[WindowReader, Sequence[Window]]:
+        """Return a reader that contains only the shards of a task, and the windows with their new numbers."""
+        used = sorted({shard for window in task for shard, _, _ in window.ranges})
+        number = {shard: place for place, shard in enumerate(used)}
         shards = replace(self.shards, shards=tuple(self.shards.shards[shard] for shard in used), first=None, parts=())
-        ranges = tuple((used.index(shard), first, stop) for shard, first, stop in window.ranges)
-        return self._replace(shards=shards), replace(window, ranges=ranges)
+        ranges = [tuple((number[shard], first, stop) for shard, first, stop in window.ranges) for window in task]
+        return self._replace(shards=shards), [replace(w, ranges=new) for w, new in zip(task, ranges, strict=True)]
 
-    def chunks(self, window: Window, block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
-        """Yield the samples of a window in chunks of at most `block_bytes`, but of at least one batch.
+    def chunks(self, task: Sequence[Window], block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
+        """Yield the samples of a task, batch after batch, in chunks of at most `block_bytes`, but of at least one batch.
 
-        Unless samples are skipped, chunks consist of complete batches, except at the ends of the window.
+        Unless samples are skipped, chunks consist of complete batches, except at the ends of the task.
         """
-        before = (window.start - self.start) % self.size  # samples of the batch in which the window starts
+        numbers = np.sort(np.concatenate([self._batch_numbers(window) for window in task]))
         skipped: list[Skipped] = []
-        rows = self._good(window, skipped)
+        rows = self._good(task, skipped)
         for row in rows:
-            batch = self.size * sum(np.asarray(value).nbytes for value in row.values())
-            room = self.size * max(1, block_bytes // batch) - before
-            left = window.start + len(window) + 1 - row["_next"]
-            yield Chunk(columns_of(chain([row], rows), min(room, left)), skipped.copy())
+            number = (row["_next"] - 1 - self.start[row["_segment"]]) // self.share
+            batch = self.share * len(self.start) * sum(np.asarray(value).nbytes for value in row.values())
+            first, stop = np.searchsorted(numbers, [number, number + max(1, block_bytes // batch)])
+            yield Chunk(columns_of(chain([row], rows), int(stop - first)), skipped.copy())
             skipped.clear()
-            before = 0
         if skipped:
             yield Chunk({}, skipped)
 
-    def _good(self, window: Window, skipped: list[Skipped]) -> Iterator[Row]:
-        """Yield the rows of a window; samples that are skipped before a row are appended to `skipped` first."""
-        for item in self.decoded(window):
+    def _batch_numbers(self, window: Window) -> np.ndarray:
+        """Return the number of the batch of every sample of a window if no sample is skipped, (N,)."""
+        return (np.arange(len(window)) + window.start - self.start[window.segment]) // self.share
+
+    def _good(self, task: Sequence[Window], skipped: list[Skipped]) -> Iterator[Row]:
+        """Yield the rows of a task; samples that are skipped before a row are appended to `skipped` first."""
+        for item in self.decoded(task):
             if isinstance(item, Skipped):
                 skipped.append(item)
             else:
                 yield item
 
-    def decoded(self, window: Window) -> Iterator[Row | Skipped]:
-        """Yield every sample of a window in its order: a decoded row, or for ``on_bad_sample="skip"`` the reason to skip it.
+    def decoded(self, task: Sequence[Window]) -> Iterator[Row | Skipped]:
+        """Yield every sample of a task: a decoded row, or for ``on_bad_sample="skip"`` the reason to skip it.
+
+        The samples are in the order of their batches, and within a batch in the order of the segments.
 
         Raises:
             DataError: If a sample is bad and `on_bad_sample` is "raise".
         """
+        places = sorted(
+            (number, window.segment, window.start + place, window.epoch, *pick)
+            for window in task
+            for place, (number, pick) in enumerate(
+                zip(self._batch_numbers(window).tolist(), window.sample_indices, strict=True)
+            )
+        )
         by_shard: dict[int, list[tuple[int, int]]] = {}
-        for place, (shard, index) in enumerate(window.sample_indices):
+        for place, (*_, shard, index) in enumerate(places):
             by_shard.setdefault(shard, []).append((index, place))
-        raw: list[Any] = [None] * len(window)
+        raw: list[Any] = [None] * len(places)
         for shard, wanted in by_shard.items():
             wanted.sort()
             found = read(self.shards.shards[shard], [index for index, _ in wanted], READ_AT_ONCE)
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
-        seeds = [seed_of(self.seed, self.name, window.epoch, sample.shard, sample.key) for sample in raw]
+        seeds = [
+            seed_of(self.seed, self.name, epoch, sample.shard, sample.key)
+            for (_, _, _, epoch, *_), sample in zip(places, raw, strict=True)
+        ]
         for (place, sample), rng in zip(enumerate(raw), generators(seeds), strict=True):
             raw[place] = None  # images are large, decoded as well as encoded
-            ordinal, label = window.start + place, f"{sample.shard}/{sample.key}"
+            (_, segment, ordinal, *_), label = places[place], f"{sample.shard}/{sample.key}"
             try:
                 if isinstance(sample, BadSample):
                     raise DataError(sample.reason)
-                row = self._row(sample, rng) | {"_key": label, "_next": ordinal + 1}
+                row = self._row(sample, rng) | {"_key": label, "_next": ordinal + 1, "_segment": segment}
             except StoreError:
                 raise
             except DataError as error:
@@ -183,7 +244,7 @@ class WindowReader(NamedTuple):
                         f"stream {self.name!r}, sample {label}: {error}. Repair or remove the sample, or set "
                         f"streams.{self.name}.on_bad_sample to 'skip' to leave out and count such samples."
                     ) from error
-                yield Skipped(ordinal, label, str(error))
+                yield Skipped(ordinal, label, str(error), segment)
                 continue
             yield row
 

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag,
 from multicse.data.errors import did_you_mean, redacted
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
+from multicse.data.streams.base import StreamConfig
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
 from multicse.models.sentence_encoder import Settings
@@ -413,6 +414,8 @@ class Recipe(Settings):
             content["run"].pop("tf32")
         for stream in content["streams"].values():
             stream.pop("cpus")
+            if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue
+                stream.pop("segments")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
         for part in (content["encoder"], *(part for part in content["method"].values() if isinstance(part, dict))):
             for name in ("path", "vectors"):

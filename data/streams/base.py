@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from multicse.data.errors import DataError
+from multicse.data.order import segment_count
 from multicse.data.shard_urls import sizes
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
@@ -97,10 +98,14 @@ class StreamConfig(BaseModel):
     shuffle: bool = True
     """Shuffle the shards in every epoch and the samples within each window. If False, samples are in file order."""
     window: int = Field(1024, gt=0)
-    """Number of samples that are shuffled together; a reading task keeps this number of samples in memory."""
+    """Number of samples that are shuffled together, over all segments; a reading task keeps this number of samples in
+    memory."""
+    segments: int = Field(8, gt=0)
+    """Number of segments into which every epoch is cut, equal for all numbers of workers. A global batch contains equally
+    many samples of each, so the number used is the largest divisor that also divides `batch_size`. Numbers of workers that
+    divide it train on the same global batches. With 1, `shuffle` False gives file order, but only one worker can train."""
     read_ahead: int | None = Field(None, gt=0)
-    """Number of windows that the reading tasks of a worker may be ahead of training. If None, two more than the CPUs per
-    worker."""
+    """Number of reading tasks of a worker that may be ahead of training. If None, two more than the CPUs per worker."""
     on_bad_sample: Literal["raise", "skip"] = "raise"
     """Treatment of samples that cannot be read. `raise`: the run stops. `skip`: they are skipped, counted and reported."""
     max_skipped_share: float = Field(0.01, ge=0, lt=1)
@@ -167,6 +172,28 @@ class StreamConfig(BaseModel):
                     f"{', '.join(sorted(there))}: {self.shards}. Name one of these, choose other shards or pack them with it"
                     f"{decode.dotted(there, fields) or '.'}"
                 )
+
+    def segments_per_worker(self, shards: ShardSet, workers: int) -> int:
+        """Return the number of segments that each worker reads.
+
+        Args:
+            shards: Samples of the stream.
+            workers: Number of workers.
+
+        Raises:
+            DataError: If the segments cannot be distributed equally; the message starts with the name of the setting.
+        """
+        ends = list(accumulate(shards.parts, initial=0))
+        samples = min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
+        count = segment_count(self.segments, self.batch_size, samples)
+        if count % workers:
+            allowed = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
+            raise DataError(
+                f"segments={self.segments} with batch_size={self.batch_size} and {samples} samples gives {count} segments, "
+                f"which cannot be distributed equally to run.num_workers={workers}. Use {allowed} workers, or set segments "
+                f"to a multiple of {workers} that divides batch_size"
+            )
+        return count // workers
 
     def sentences(self, sample: RawSample) -> list[str]:
         """Return the texts of a sample, for callers that read the shards before training.

@@ -43,7 +43,7 @@ def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
 
 
 def make(config: TextStream, **more: Any) -> Reader:
-    settings: dict[str, Any] = {"seed": 5, "rank": 0, "world_size": 1, "start": 0, "batches": 400, **more}
+    settings: dict[str, Any] = {"seed": 5, "rank": 0, "world_size": 1, "start": {}, "batches": 400, **more}
     return Reader(config, "x", config.open(), tokenize=lengths, **settings)
 
 

@@ -13,16 +13,18 @@ from multicse.data.order import Window, mixed_windows, permutation, seed_of, win
 COUNTS = [7, 0, 13, 1, 29, 4]
 
 
-def naive_stream(counts: list[int], rank: int, world: int, window: int, epochs: int, seed: int = 3) -> list[tuple[int, ...]]:
-    """Return the stream of a rank as (epoch, shard, index), from complete epochs."""
+def naive_stream(
+    counts: list[int], segment: int, segments: int, window: int, epochs: int, seed: int = 3
+) -> list[tuple[int, ...]]:
+    """Return the stream of a segment as (epoch, shard, index), from complete epochs."""
     stream: list[tuple[int, ...]] = []
     for epoch in range(epochs):
         shards = permutation(len(counts), seed_of(seed, "text", "shards", epoch))
         samples = [(epoch, int(s), i) for s in shards for i in range(counts[s])]
-        mine = samples[len(samples) * rank // world : len(samples) * (rank + 1) // world]
+        mine = samples[len(samples) * segment // segments : len(samples) * (segment + 1) // segments]
         for number, low in enumerate(range(0, len(mine), window)):
             part = mine[low : low + window]
-            stream += [part[i] for i in permutation(len(part), seed_of(seed, "text", "window", epoch, rank, number))]
+            stream += [part[i] for i in permutation(len(part), seed_of(seed, "text", "window", epoch, segment, number))]
     return stream
 
 
@@ -30,9 +32,11 @@ def flat(plan: list[Window]) -> list[tuple[int, ...]]:
     return [(w.epoch, *pick) for w in plan for pick in w.sample_indices]
 
 
-def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object) -> list[Window]:
+def plan(
+    segment: int = 0, segments: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object
+) -> list[Window]:
     settings = {"counts": COUNTS, "seed": 3, "stream": "text", **more}
-    return list(windows(rank=rank, world_size=world, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
+    return list(windows(segment=segment, segments=segments, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
 
 
 def epoch_sequence(counts: list[int], epoch: int, **settings: Any) -> list[tuple[int, int]]:
@@ -40,18 +44,19 @@ def epoch_sequence(counts: list[int], epoch: int, **settings: Any) -> list[tuple
     return [pick for part in until if part.epoch == epoch for pick in part.sample_indices]
 
 
-@pytest.mark.parametrize(("world", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])
-def test_equals_the_naive_version(world: int, window: int) -> None:
-    for rank in range(world):
-        got = flat(plan(rank, world, window, samples=100))
+@pytest.mark.parametrize(("segments", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])
+def test_equals_the_naive_version(segments: int, window: int) -> None:
+    for segment in range(segments):
+        got = flat(plan(segment, segments, window, samples=100))
         assert len(got) >= 100
-        assert got == naive_stream(COUNTS, rank, world, window, epochs=world * 3 + 1)[: len(got)]
+        assert got == naive_stream(COUNTS, segment, segments, window, epochs=segments * 3 + 1)[: len(got)]
 
 
-@pytest.mark.parametrize("world", [1, 3, 54])
-def test_an_epoch_contains_every_sample_once(world: int) -> None:
+@pytest.mark.parametrize("segments", [1, 3, 54])
+def test_an_epoch_contains_every_sample_once(segments: int) -> None:
     parts = [
-        epoch_sequence(COUNTS, seed=1, stream="a", epoch=2, rank=rank, world_size=world, window=6) for rank in range(world)
+        epoch_sequence(COUNTS, seed=1, stream="a", epoch=2, segment=segment, segments=segments, window=6)
+        for segment in range(segments)
     ]
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert sorted(pick for part in parts for pick in part) == [(s, i) for s, n in enumerate(COUNTS) for i in range(n)]
@@ -81,21 +86,21 @@ def test_golden_values() -> None:
     assert plan(1, 2, 6, samples=6)[0].sample_indices == GOLDEN_PICKS
 
 
-def test_fewer_samples_than_workers() -> None:
-    with pytest.raises(ValueError, match="3 samples cannot feed 4 workers"):
-        plan(counts=[2, 1], world=4)
+def test_fewer_samples_than_segments() -> None:
+    with pytest.raises(ValueError, match="3 samples cannot fill 4 segments"):
+        plan(counts=[2, 1], segments=4)
     with pytest.raises(ValueError, match="contain no samples"):
         plan(counts=[0, 0])
 
 
 def test_sets_with_separate_epochs_are_mixed_by_weight() -> None:
-    """Every window mixes three to one, whatever the sizes; on two ranks each set is complete in each of its epochs."""
+    """Every window mixes three to one, whatever the sizes; in two segments each set is complete in each of its epochs."""
     counts, parts, weights = [40, 20, 30], [2, 1], [3.0, 1.0]
     visited: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-    for rank in (0, 1):
+    for segment in (0, 1):
 
-        def plan(start: int, samples: int, rank: int = rank) -> Iterator[Window]:
-            where: dict[str, int] = {"seed": 1, "rank": rank, "world_size": 2, "window": 8}
+        def plan(start: int, samples: int, segment: int = segment) -> Iterator[Window]:
+            where: dict[str, int] = {"seed": 1, "segment": segment, "segments": 2, "window": 8}
             return mixed_windows(counts, parts, weights, stream="text", start=start, samples=samples, **where)
 
         for window in plan(0, 8 * 20):
@@ -105,6 +110,6 @@ def test_sets_with_separate_epochs_are_mixed_by_weight() -> None:
                 visited[int(pick[0] == 2)].append(pick)
             again = next(plan(window.start + 3, 1))  # like a resumed run
             assert (again.sample_indices, again.start, again.epoch) == (picks[3:], window.start + 3, window.epoch)
-    assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each rank: four times its half
+    assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each segment: four times its half
     assert {visited[0].count(pick) for pick in visited[0]} == {4}
     assert len(set(visited[1])) == 30 and {visited[1].count(pick) for pick in visited[1]} <= {2, 3}

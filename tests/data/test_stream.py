@@ -8,6 +8,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
-from multicse.data.window import Chunk, Skipped, WindowReader, batches, generators
+from multicse.data.window import Chunk, Skipped, batches, generators
 from tests.small import add, write_images, write_text
 
 
@@ -32,9 +33,9 @@ def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in ids])}
 
 
-def reader(config: TextStream | ImageStream, rank: int = 0, world: int = 1, start: int = 0, **more: Any) -> Reader:
-    settings = {"batches": 20, **more}
-    return Reader(config, "x", config.open(), seed=5, rank=rank, world_size=world, tokenize=words, start=start, **settings)
+def reader(config: TextStream | ImageStream, rank: int = 0, world: int = 1, **more: Any) -> Reader:
+    settings = {"batches": 20, "start": {}, **more}
+    return Reader(config, "x", config.open(), seed=5, rank=rank, world_size=world, tokenize=words, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,9 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     counts = [s.samples for s in shards.shards]
     got = keys(reader(text, inline=True), 20)  # two epochs of 80
     names = [Path(s.url).stem for s in shards.shards]
-    plan = windows(counts, seed=5, stream="x", rank=0, world_size=1, window=16, samples=160)
-    assert got == [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.sample_indices]
+    plans = [windows(counts, seed=5, stream="x", segment=s, segments=8, window=2, samples=20) for s in range(8)]
+    picks = [[pick for window in plan for pick in window.sample_indices] for plan in plans]
+    assert got == [f"{names[shard]}/{shard}-{index:04d}" for batch in zip(*picks, strict=True) for shard, index in batch]
     assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
 
 
@@ -74,7 +76,7 @@ def test_image_views_do_not_depend_on_where_the_stream_starts(tmp_path: Path) ->
     config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
     whole = reader(config, inline=True)
     batches = [next(whole) for _ in range(9)]  # well into the second epoch
-    late = reader(config, start=24, step=4)  # from batch 4, in the middle of a window
+    late = reader(config, start={0: 12, 1: 12}, step=4)  # from batch 4, in the middle of a window
     for expected in batches[4:]:
         found = next(late)
         assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
@@ -164,7 +166,7 @@ def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> 
         return words(texts)
 
     with pretended_gpu():
-        found = Reader(text, "x", text.open(), 5, 0, 1, once, 0, 3, inline=True, device=torch.device("cuda"))
+        found = Reader(text, "x", text.open(), 5, 0, 1, once, {}, 3, inline=True, device=torch.device("cuda"))
         found._thread.join(60)
         assert len(next(found)) == 8
         with pytest.raises(DataError, match="the second batch"):
@@ -175,14 +177,14 @@ def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> 
 def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
     """Return the samples `low` to `high` of a stream."""
     good = np.array([i for i in range(low, high) if i not in skipped])
-    columns = {"_key": good.astype(str), "_next": good + 1, "image": np.repeat(good[:, None], 3, 1)} if len(good) else {}
-    return Chunk(columns, [Skipped(i, str(i), "why") for i in skipped if low <= i < high])
+    columns = {"_key": good.astype(str), "_next": good + 1, "_segment": 0 * good, "image": np.repeat(good[:, None], 3, 1)}
+    return Chunk(columns if len(good) else {}, [Skipped(i, str(i), "why") for i in skipped if low <= i < high])
 
 
 def test_batches_of_any_chunks() -> None:
     skipped = (2, 5, 6, 7, 8, 15)
     chunks = [numbered(low, high, skipped) for low, high in ((0, 3), (3, 5), (5, 8), (8, 13), (13, 17), (17, 30))]
-    got = list(batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), 4))
+    got = list(batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), [0], 4))
     assert [batch.columns["image"][:, 2].tolist() for batch in got] == [
         [0, 1, 3, 4],
         [9, 10, 11, 12],
@@ -200,16 +202,17 @@ def test_a_block_is_read_without_a_copy() -> None:
     assert all(column.flags.writeable for column in found.columns.values())  # or torch would warn
 
 
-def test_a_batch_within_a_window_is_not_copied(text: TextStream) -> None:
-    """With windows of 16 and a start at 4, batches of 8 start at 4, 12, 20, ...; those from 12, 28, ... span two windows."""
-    found = reader(text, start=4, inline=True)
-    task = WindowReader(found.shards, text, "x", 5, 8, 4)
-    parts = [chunk for window in found._plan(4, 60) for chunk in task.chunks(window)]
-    whole = [
-        any(np.shares_memory(batch.columns["_next"], part.columns["_next"]) for part in parts) for batch in batches(parts, 8)
-    ]
-    assert whole == [True, False, True, False, True, False, True]
-    found.close()
+def test_a_batch_within_a_task_is_not_copied(text: TextStream) -> None:
+    """With one segment, tasks end at 32 and 48, so the batches from 28 and from 44 span two; with eight, none does."""
+    for segments, expected in ((1, [True, True, True, False, True, False]), (8, [True] * 6)):
+        found = reader(
+            text.model_copy(update={"segments": segments}), start=dict.fromkeys(range(8), 4 // segments), inline=True
+        )
+        parts = [c for task in found._plan(found.start, found.segments, 48 // segments) for c in found._reader.chunks(task)]
+        batched = islice(batches(parts, found.segments, 8 // segments), 6)
+        same = [any(np.shares_memory(b.columns["_next"], part.columns["_next"]) for part in parts) for b in batched]
+        assert same == expected
+        found.close()
 
 
 def broken(folder: Path, bad: int, good: int = 40) -> str:
@@ -222,12 +225,12 @@ def broken(folder: Path, bad: int, good: int = 40) -> str:
 
 
 def test_the_first_samples_only(text: TextStream) -> None:
-    """Every epoch has 33 samples of the first shard and 8 of the second."""
-    got = keys(reader(text.model_copy(update={"first": 41}), inline=True), 10)
+    """Every epoch has 33 samples of the first shard and 7 of the second."""
+    got = keys(reader(text.model_copy(update={"first": 40}), inline=True), 10)
     expected = {
-        f"text-train-00000{shard}/{shard}-{index:04d}" for shard, count in ((0, 33), (1, 8)) for index in range(count)
+        f"text-train-00000{shard}/{shard}-{index:04d}" for shard, count in ((0, 33), (1, 7)) for index in range(count)
     }
-    assert set(got[:41]) == expected and len(got[:41]) == 41
+    assert set(got[:40]) == set(got[40:]) == expected and len(expected) == 40
     with pytest.raises(DataError, match="first=81"):
         text.model_copy(update={"first": 81}).open()
 
@@ -246,19 +249,25 @@ def test_skipped_samples_are_counted_and_replaced(tmp_path: Path) -> None:
     batches = [next(found) for _ in range(8)]
     assert all(len(batch) == 10 and not any("bad" in key for key in batch.keys) for batch in batches)
     lost = [key for key, _ in found.skipped]
-    assert found.position == 80 + len(lost) and 3 <= len(lost) <= 6 and all("bad" in key for key in lost)
+    assert sum(found.position.values()) == 80 + len(lost) and 3 <= len(lost) <= 6 and all("bad" in key for key in lost)
     found.close()
 
 
 def test_more_is_skipped_than_a_plan_allows_for(tmp_path: Path) -> None:
     """The first plan has 17 windows for 50 good samples, and 28 are bad; the second plan continues after it."""
-    settings: dict[str, Any] = {"window": 4, "shuffle": False, "on_bad_sample": "skip", "max_skipped_share": 0.6}
+    settings: dict[str, Any] = {
+        "window": 4,
+        "segments": 1,
+        "shuffle": False,
+        "on_bad_sample": "skip",
+        "max_skipped_share": 0.6,
+    }
     config = ImageStream(shards=broken(tmp_path, 40), batch_size=10, size=8, **settings)
     with patch.object(Reader, "_plan", autospec=True, side_effect=Reader._plan) as plan:
         found = reader(config, inline=True, batches=5)
         got = keys(found, 5)
-    assert got == [*got[:40], *got[:10]] and len(set(got)) == 40 and (found.position, found.lost) == (90, 40)
-    assert [call.args[1] for call in plan.call_args_list] == [0, 68]
+    assert got == [*got[:40], *got[:10]] and len(set(got)) == 40 and (found.position, found.lost) == ({0: 90}, 40)
+    assert [call.args[1][0] for call in plan.call_args_list] == [0, 68]
 
 
 def test_if_all_samples_are_bad_the_reason_is_reported(tmp_path: Path) -> None:
@@ -272,7 +281,9 @@ def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
         for i in range(8):
             row = {"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c"}
             add(tar, f"{i}.json", json.dumps(row).encode())
-    config = TextStream(shards=str(tmp_path), columns=("sent0", "sent1", "hard_neg"), batch_size=4, shuffle=False)
+    config = TextStream(
+        shards=str(tmp_path), columns=("sent0", "sent1", "hard_neg"), batch_size=4, segments=1, shuffle=False
+    )
     batch = next(reader(config, inline=True))
     assert batch["input_ids"].shape == (4, 3, 3)
     np.testing.assert_array_equal(batch["input_ids"][0], [[1, 1, 0], [1, 1, 6], [1, 0, 0]])
@@ -288,7 +299,7 @@ def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
         return words(["a"] * len(found))
 
     kept = config.model_copy(update={"keep_empty": True})
-    next(Reader(kept, "x", kept.open(), 5, 0, 1, heard, 0, 1, inline=True))
+    next(Reader(kept, "x", kept.open(), 5, 0, 1, heard, {}, 1, inline=True))
     assert texts[:3] == ["a", "b", " "]  # released SimCSE: one blank
     wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
     with pytest.raises(DataError, match="sent2"):

@@ -82,8 +82,8 @@ def words(texts: list[str], **_: Any) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def reader(config: Any, start: int = 0, inline: bool = True) -> Reader:
-    return Reader(config, "x", config.open(), 5, 0, 1, words, start, 20, inline=inline)
+def reader(config: Any, start: dict[int, int] | None = None, inline: bool = True) -> Reader:
+    return Reader(config, "x", config.open(), 5, 0, 1, words, start or {}, 20, inline=inline)
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -97,7 +97,7 @@ def test_a_stream_of_rows_is_that_of_shards(tmp_path: Path) -> None:
         assert run("text", text, "--format", "tar", "--no-shuffle", "--out", tmp_path / f"tar{part}") == 0
     tars = TextStream(shards=f"{tmp_path}/tar0::{tmp_path}/tar1", batch_size=8, window=16)
     table = TextStream(shards=f"{tmp_path}/*.parquet", columns=("sentence",), batch_size=8, window=16)
-    one, other, late = reader(tars), reader(table, inline=False), reader(table, start=16)
+    one, other, late = reader(tars), reader(table, inline=False), reader(table, start=dict.fromkeys(range(8), 2))
     for number in range(12):  # two passes
         a, b = next(one), next(other)
         assert torch.equal(a["input_ids"], b["input_ids"]) and one.position == other.position
@@ -111,12 +111,12 @@ def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
     lines = [json.dumps(row) for row in ROWS]
     lines[7] = lines[9] = '{"sentence": ""}'
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    config = TextStream(shards=str(tmp_path / "x.jsonl"), columns=("sentence",), batch_size=8, shuffle=False)
+    config = TextStream(shards=str(tmp_path / "x.jsonl"), columns=("sentence",), batch_size=8, segments=1, shuffle=False)
     with pytest.raises(DataError, match=r"stream 'x', sample x.jsonl/00000007: .*on_bad_sample"):
         next(reader(config))
     found = reader(config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.1}))
     next(found), next(found)
-    assert [key for key, _ in found.skipped] == ["x.jsonl/00000007", "x.jsonl/00000009"] and found.position == 18
+    assert [key for key, _ in found.skipped] == ["x.jsonl/00000007", "x.jsonl/00000009"] and found.position == {0: 18}
     found.close()
 
 
@@ -250,11 +250,11 @@ def test_pictures_as_bytes(tmp_path: Path) -> None:
     """With captions and classes, in Hugging Face's form."""
     rows = [{"photo": {"bytes": png(i), "path": "x.png"}, "captions": [f"One {i}", "two"], "kind": i % 2} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=4)
-    small: dict[str, Any] = {"shards": f"{tmp_path}/x.parquet", "batch_size": 6, "shuffle": False}
+    small: dict[str, Any] = {"shards": f"{tmp_path}/x.parquet", "batch_size": 6, "segments": 1, "shuffle": False}
     tokenize = lambda texts: {"input_ids": torch.tensor([[int(text.split()[1])] for text in texts])}  # noqa: E731
     config = ImageTextStream(captions="first", input=ImageInput(size=4), **small)
     config.check(shards := config.open())
-    batch = next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, 0, 1, inline=True))
+    batch = next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, {}, 1, inline=True))
     found.close()
     assert batch["image"][5].float().mean() > 0 and batch["input_ids"].flatten().tolist() == list(range(6))
     labelled = ImageStream(label="kind", size=4, **small)

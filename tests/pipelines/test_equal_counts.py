@@ -83,7 +83,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 def trained(shards: str, column: str) -> tuple[list[str], int]:
     """Return the texts of an epoch of a stream of 37 texts, and the number of skipped samples."""
-    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "batch_size": 37}
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "segments": 1, "batch_size": 37}
     stream = TextStream(shards=shards, columns=(column,), **skip)
     read: list[str] = []
 
@@ -91,7 +91,7 @@ def trained(shards: str, column: str) -> tuple[list[str], int]:
         read.extend(texts)
         return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
 
-    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 0, 1, inline=True)
+    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, {}, 1, inline=True)
     next(reader)
     skipped = len(reader.skipped)
     reader.close()

@@ -58,6 +58,7 @@ def check(recipe: Recipe) -> None:
             shards = recipe.shards(name)
         with _named(f"streams.{name}."):
             stream.check(shards)
+            stream.segments_per_worker(shards, max(1, recipe.run.num_workers))
         if shards.samples < stream.batch_size:
             raise RecipeError(
                 f"streams.{name}.batch_size={stream.batch_size}, but the shards contain {shards.samples} samples; a "

@@ -26,7 +26,7 @@ from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
+from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, mean_state, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
@@ -93,7 +93,8 @@ class Engine:
         """Key and reason of the first `SKIPPED_LISTED` samples of each stream that rank 0 skipped."""
         self.skips = dict.fromkeys(recipe.streams, 0)
         """Samples that this rank skipped; rank 0 also counts the samples of all ranks before a resume."""
-        self.positions = dict.fromkeys(recipe.streams, 0)
+        self.positions: dict[str, dict[int, int]] = {name: {} for name in recipe.streams}
+        """Number of samples that were taken from each segment of each stream."""
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
 
@@ -313,7 +314,7 @@ class Engine:
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()
-        mine = {name: reader.position for name, reader in readers.items()}
+        mine = {name: dict(reader.position) for name, reader in readers.items()}
         ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)
         positions, windows, skips = zip(*ranks, strict=True)
         scores = {"score": self.last_score, "best": self.kept_score}
@@ -329,7 +330,7 @@ class Engine:
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
             "baseline": self.baseline,
-            "positions": positions,
+            "segments": {name: {s: at for rank in positions for s, at in rank[name].items()} for name in readers},
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
             "windows": windows,
@@ -364,13 +365,15 @@ class Engine:
             self.skips = state["skips"]
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
-        positions, world = state["positions"], self.host.world_size
-        if len(positions) == world:
-            self.positions |= positions[self.host.rank]
-            self.window_state = state["windows"][self.host.rank]
-        else:
-            log.warning("Resuming with %d workers instead of %d: the order of the data changes", world, len(positions))
-            self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
+        self.window_state = mean_state(state["windows"], self.host.rank, self.host.world_size)
+        if "segments" in state:
+            self.positions |= state["segments"]
+            return
+        log.warning("The checkpoint is from a version that did not cut epochs into segments: the order of the data changes")
+        for name in state["positions"][0]:
+            count = self.recipe.streams[name].segments_per_worker(self.shards[name], 1)
+            at = sum(rank[name] for rank in state["positions"]) // count
+            self.positions[name] = dict.fromkeys(range(count), at)
 
 
 def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:

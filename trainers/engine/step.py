@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -387,3 +387,21 @@ class Window:
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()
         }
+
+
+def mean_state(states: Sequence[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
+    """Return the state with which the window of a rank continues.
+
+    Args:
+        states: `Window.state` of every rank that saved the checkpoint.
+        rank: Rank of this worker.
+        world_size: Number of workers now.
+
+    Returns:
+        The rank's own state. If the number of workers has changed, the mean of all, so that the mean over the ranks is
+        unchanged.
+    """
+    if len(states) == world_size:
+        return states[rank]
+    sums = {names: torch.stack([state["sums"][names] for state in states]).mean(0) for names in states[0]["sums"]}
+    return {**states[0], "sums": sums}

@@ -32,7 +32,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
     """The released data set draws from all its clips, including the clip itself; here a batch contains 4 of 300."""
     config = AudioStream(shards=shards, batch_size=4, window=4, rate=8000, frames=8, bins=8, mixup_probability=0.5)
-    found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 4 * COUNT // 4, inline=True)
+    found = Reader(config, "x", config.open(), 5, 0, 1, None, {}, 4 * COUNT // 4, inline=True)
     shares, near, alone = [], 0, 0
     for _ in range(4 * COUNT // 4):
         batch = next(found)

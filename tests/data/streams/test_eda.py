@@ -48,7 +48,7 @@ def test_short_sentences_survive() -> None:
 
 def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple[str, ...]]]:
     """Return the views of each sample in every epoch."""
-    found = Reader(config, "text", ShardSet.open(config.shards), seed, 0, 1, letters, 0, count, inline=True)
+    found = Reader(config, "text", ShardSet.open(config.shards), seed, 0, 1, letters, {}, count, inline=True)
     seen: dict[str, list[tuple[str, ...]]] = {}
     for _ in range(count):
         batch = next(found)

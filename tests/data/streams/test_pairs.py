@@ -48,10 +48,10 @@ def write(folder: Path, kind: str, count: int = 24) -> str:
     return small.write_tar(folder / "pairs-train-000000.tar", members)
 
 
-def reader(config: CaptionedStream, start: int = 0, seed: int = 5, **more: Any) -> Reader:
+def reader(config: CaptionedStream, seed: int = 5, **more: Any) -> Reader:
     shards = ShardSet.open(config.shards)
     settings = {"batches": 40, "inline": True, "rank": 0, "world_size": 1, **more}
-    return Reader(config, "pairs", shards, seed=seed, tokenize=letters, start=start, **settings)
+    return Reader(config, "pairs", shards, seed=seed, tokenize=letters, start={}, **settings)
 
 
 def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:

@@ -103,7 +103,7 @@ def test_whitened_contrast_by_eigenvectors(shrinkage: float) -> None:
     first, second = w[::2], w[1::2]
     logits = np.array([[cosine(a, b) / 0.05 for b in second] for a in first])
     naive = np.mean(np.log(np.exp(logits).sum(1)) - logits.diagonal())
-    assert made(shrinkage=shrinkage).text_loss(z, Batch({})).item() == pytest.approx(naive, rel=1e-3)
+    assert made(shrinkage=shrinkage).text_loss({"views": z}, Batch({})).item() == pytest.approx(naive, rel=1e-3)
 
 
 @pytest.mark.parametrize("antonyms", [True, False])
@@ -112,7 +112,7 @@ def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool) -> N
     torch.manual_seed(0)
     z, there = torch.randn(5, 3, 16), torch.tensor([True, False, True, True, False])
     method = made(text=SimCSEConfig(head="none", supervised=True, temperature=0.2), antonyms=antonyms)
-    found = method.text_loss(z, Batch({"candidate": there})).item()
+    found = method.text_loss({"views": z}, Batch({"candidate": there})).item()
     v = z.double().numpy()
     negatives = [v[j, 2] for j in range(5) if there[j] and antonyms]
     total = []

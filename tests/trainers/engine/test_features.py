@@ -35,6 +35,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "ema": {"run.ema": 0.5},
     "layer_decay": {"optim.text.layer_decay": 0.5},
     "weights": {"streams.text.weights": (1, 3)},
+    "negatives": {"method.negatives": {"margin": 0.02, "guide": "frozen", "hardness": 2.0}},
 }
 
 
@@ -234,3 +235,53 @@ def test_callbacks_get_steps_and_evaluations(
 def test_a_missing_callback_is_named(name: str, short: Recipe) -> None:
     with pytest.raises(RecipeError, match=r"run\.callbacks: "):
         check_settings(short.replace("run.callbacks", (name,)))
+
+
+STATEFUL = """
+import torch
+
+class Mean:
+    def __init__(self):
+        self.seen, self.sum, self.restored = [], torch.zeros(2), None
+
+    def __call__(self, step, metrics, engine):
+        self.seen.append(step)
+        self.sum += step
+
+    def state_dict(self):
+        return {"seen": self.seen, "sum": self.sum}
+
+    def load_state_dict(self, state):
+        self.seen, self.sum, self.restored = state["seen"], state["sum"], list(state["seen"])
+
+class Bad(Mean):
+    def state_dict(self):
+        return {"run": self}
+
+class Half:
+    def __call__(self, step, metrics, engine): ...
+    def state_dict(self): ...
+"""
+
+
+def test_the_state_of_a_callback_is_in_checkpoints(short: Recipe, tmp_path: Path) -> None:
+    file = tmp_path / "stateful_callbacks.py"
+    file.write_text(STATEFUL)
+    recipe = short.replace("run.callbacks", (f"{file}:Mean",))
+    check_settings(recipe)
+    whole: Any = run(recipe)[2].callbacks[f"{file}:Mean"]
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
+    interrupted(half)
+    resumed: Any = run(half)[2].callbacks[f"{file}:Mean"]
+    assert resumed.seen[: len(resumed.restored)] == resumed.restored == [1, 0, 2, 3, 3]
+    assert resumed.seen == whole.seen and torch.equal(resumed.sum, whole.sum)
+    with pytest.raises(CheckpointError, match=r"run\.callbacks: the state of '.*:Bad' cannot be saved"):
+        run(short.changed({"run.callbacks": (f"{file}:Bad",), "run.output_dir": str(tmp_path / "bad")}))
+    with pytest.raises(RecipeError, match=r"run\.callbacks: '.*:Half' has only one of state_dict and load_state_dict"):
+        check_settings(short.replace("run.callbacks", (f"{file}:Half",)))
+
+
+def test_permanent_checkpoints_are_written_in_addition(short: Recipe) -> None:
+    run(short.changed({"run.keep_every": 2, "evaluation.eval_steps": 5}))
+    folder = Path(short.run.output_dir, "checkpoint")
+    assert sorted(int(step.name[-2:]) for step in folder.glob("step-*")) == [2, 4, 5, 6]

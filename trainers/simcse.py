@@ -55,7 +55,10 @@ class NegativesConfig(Settings):
         """
         if self.guide in (None, FROZEN):
             return
-        *_, config, tokenizer = open_text_model(self.guide)
+        try:
+            *_, config, tokenizer = open_text_model(self.guide)
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            raise ValueError(f"{setting}.guide: {str(error).removeprefix('encoder.path: ')}") from None
         *_, own = open_text_model(recipe.encoder.path, recipe.encoder.scratch)
         if tokenizer.get_vocab() != own.get_vocab():
             raise ValueError(
@@ -75,7 +78,9 @@ class NegativesConfig(Settings):
             return None
         if self.guide == FROZEN:
             return frozen_copy(encoder)
-        return frozen(TextEncoder.from_pretrained(self.guide), checkpoint=False)
+        guide = TextEncoder.from_pretrained(self.guide)
+        guide.prompt_tokens = encoder.prompt_tokens  # the tokens are those of the trained encoder
+        return frozen(guide, checkpoint=False)
 
     def false_negatives(self, anchors: Tensor, candidates: Tensor, positives: Tensor) -> Tensor:
         """Return the mask of `losses.false_negatives`, (N, C).

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from multicse.models.adapters import merged
 from multicse.models.text_encoder import EncoderConfig
+from multicse.pipelines import simcse
+from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
 from multicse.trainers.engine.checks import check, check_settings
@@ -279,6 +281,39 @@ def test_the_state_of_a_callback_is_in_checkpoints(short: Recipe, tmp_path: Path
         run(short.changed({"run.callbacks": (f"{file}:Bad",), "run.output_dir": str(tmp_path / "bad")}))
     with pytest.raises(RecipeError, match=r"run\.callbacks: '.*:Half' has only one of state_dict and load_state_dict"):
         check_settings(short.replace("run.callbacks", (f"{file}:Half",)))
+
+
+def test_a_guide_is_a_model_with_the_tokenizer_of_the_encoder(short: Recipe, place: Path, tmp_path: Path) -> None:
+    def guided(guide: str) -> Recipe:
+        return short.replace("method.negatives", {"margin": 0.1, "guide": guide})
+
+    check(guided(f"{place}/encoder"))
+    judge = build_method(guided(f"{place}/encoder")).get_submodule("judge")
+    same_weights(judge, EncoderConfig(path=f"{place}/encoder").load(()))
+    moved = guided(str(shutil.copytree(place / "encoder", tmp_path / place.name / "encoder")))
+    assert moved.identity() == guided(f"{place}/encoder").identity() != short.identity()
+    for guide, named in ((SMALL_ENCODER, "has another vocabulary"), (f"{place}/absent", "cannot be loaded|not found")):
+        with pytest.raises(RecipeError, match=rf"method\.negatives\.guide.*({named})"):
+            check(guided(guide))
+    with pytest.raises(RecipeError, match="guide='frozen' has no effect without a margin"):
+        short.replace("method.negatives", {"guide": "frozen"})
+
+
+def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> None:
+    """The recipe `simcse/mixed` on small inputs, also in mini-batches; it resumes exactly."""
+    table = tmp_path / "nli.tsv"
+    words = ["the cat runs", "a dog sees the house", "an old tree", "the new river"]
+    rows = [f"{a}\t{a} {b}\t{b}" for a in words for b in words]
+    table.write_text("\n".join(["sent0\tsent1\thard_neg", *rows]))
+    changes = {"streams.nli.shards": str(table), "streams.nli.batch_size": 8, "streams.text": short.streams["text"]}
+    settings = {name: getattr(short, name) for name in ("encoder", "evaluation", "run")}
+    recipe = simcse.mixed().changed(changes).model_copy(update=settings).replace("run.mini_batch_size", 5)
+    check(recipe)
+    whole, _, before = run(recipe)
+    assert {"train/nli", "train/text"} <= whole.values[6].keys()
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
+    interrupted(half)
+    same_weights(before.method, run(half)[2].method)
 
 
 def test_permanent_checkpoints_are_written_in_addition(short: Recipe) -> None:

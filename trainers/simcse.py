@@ -26,8 +26,8 @@ class NegativesConfig(Settings):
     """Negatives of a text contrast: which of them are left out, and the weights of the others."""
 
     margin: float | None = None
-    """Leave out false negatives, whose similarity to the anchor exceeds the limit of margin_strategy. If None, all negatives
-    are used."""
+    """Leave out false negatives: negatives with a similarity to the anchor above the limit of margin_strategy. If None, all
+    negatives are used."""
     margin_strategy: losses.MarginStrategy = "absolute"
     """Limit. `absolute`: similarity of the positive - margin. `relative`: similarity of the positive * (1 - margin).
     `threshold`: margin."""
@@ -258,7 +258,7 @@ class MixedSimCSEConfig(SimCSEConfig):
 
 
 class MixedSimCSE(SimCSE):
-    """SimCSE on the streams ``nli`` (B, 2 or 3, L) and ``text`` (B, 1, L), whose samples are not negatives of each other."""
+    """SimCSE on the streams ``nli`` (B, 2 or 3, L) and ``text`` (B, 1, L), which share no negatives."""
 
     text: MixedSimCSEConfig
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from multicse.trainers.engine.export import write_export
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
+from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import Memory, engine, interrupted, run, same_weights
@@ -267,14 +269,24 @@ class Half:
 
 
 def test_the_state_of_a_callback_is_in_checkpoints(short: Recipe, tmp_path: Path) -> None:
+    whole: Any
+    resumed: Any
+    lowest: Any
+    again: Any
     file = tmp_path / "stateful_callbacks.py"
-    file.write_text(STATEFUL)
-    recipe = short.replace("run.callbacks", (f"{file}:Mean",))
+    (documented,) = re.findall(
+        r"```python\n(class LowestLoss.*?)```", (ROOT / "docs/how-to/features.md").read_text(), re.DOTALL
+    )
+    file.write_text(STATEFUL + documented)
+    recipe = short.replace("run.callbacks", (f"{file}:Mean", f"{file}:LowestLoss"))
     check_settings(recipe)
-    whole: Any = run(recipe)[2].callbacks[f"{file}:Mean"]
+    memory, _, made = run(recipe)
+    whole, lowest = made.callbacks.values()
     half = recipe.replace("run.output_dir", str(tmp_path / "half"))
     interrupted(half)
-    resumed: Any = run(half)[2].callbacks[f"{file}:Mean"]
+    resumed, again = run(half)[2].callbacks.values()
+    losses = {values["train/text"]: step for step, values in memory.values.items() if step}
+    assert lowest.state_dict() == again.state_dict() == {"step": losses[min(losses)], "loss": min(losses)}
     assert resumed.seen[: len(resumed.restored)] == resumed.restored == [1, 0, 2, 3, 3]
     assert resumed.seen == whole.seen and torch.equal(resumed.sum, whole.sum)
     with pytest.raises(CheckpointError, match=r"run\.callbacks: the state of '.*:Bad' cannot be saved"):

@@ -120,7 +120,11 @@ def false_negatives(similarities: Tensor, positives: Tensor, margin: float, stra
     """
     column = positives[:, None]
     positive = similarities.gather(1, column)
-    limits = {"absolute": positive - margin, "relative": positive * (1 - margin), "threshold": margin}
+    limits = {
+        "absolute": positive - margin,
+        "relative": positive * (1 - margin),
+        "threshold": torch.full_like(positive, margin),
+    }
     return (similarities > limits[strategy]).scatter(1, column, False)
 
 

@@ -110,18 +110,18 @@ def _naive_contrast(
     """Return the loss of anchors z[0] against z[1] and hard negatives z[2:], with a loop over pairs."""
     found = []
     for i in range(len(z[0])):
-        positive = torch.cosine_similarity(guides[0][i], guides[1][first + i], dim=0)
-        limit = {"absolute": positive - (margin or 0), "relative": positive * (1 - (margin or 0)), "threshold": margin}[
-            strategy
-        ]
-        terms = []
+        positive = torch.cosine_similarity(guides[0][i], guides[1][first + i], dim=0).item()
+        target = torch.cosine_similarity(z[0][i], z[1][first + i], dim=0) / 0.5
+        limit = torch.inf
+        if margin is not None:
+            limit = {"absolute": positive - margin, "relative": positive * (1 - margin)}.get(strategy, margin)
+        terms = [target]
         for part, guide in zip(z[1:], guides[1:], strict=True):
             for j in range(len(part)):
-                similarity = torch.cosine_similarity(z[0][i], part[j], dim=0)
                 if part is z[1] and j == first + i:
-                    target = similarity / 0.5
-                    terms.append(target)
-                elif margin is None or torch.cosine_similarity(guides[0][i], guide[j], dim=0) <= limit:
+                    continue
+                if torch.cosine_similarity(guides[0][i], guide[j], dim=0) <= limit:
+                    similarity = torch.cosine_similarity(z[0][i], part[j], dim=0)
                     terms.append(similarity / 0.5 + math.log(math.exp(hardness * similarity.item())))
         found.append(torch.stack(terms).logsumexp(0) - target)
     return torch.stack(found).mean()
@@ -150,7 +150,7 @@ def test_false_negatives_and_hardness_equal_a_loop(
         if naive:
             loss = _naive_contrast(given, guides, margin, strategy, hardness, 3)
         else:
-            loss = losses.simcse(*given[:2], given[2] if hard else None, 0.5, 0.0, 3, hardness, left_out)
+            loss = losses.simcse(given[0], given[1], given[2] if hard else None, 0.5, 0.0, 3, hardness, left_out)
         results.append((loss, *torch.autograd.grad(loss, given)))
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)

@@ -58,7 +58,7 @@ class NegativesConfig(Settings):
         try:
             *_, config, tokenizer = open_text_model(self.guide)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-            raise ValueError(f"{setting}.guide: {str(error).removeprefix('encoder.path: ')}") from None
+            raise _of_guide(error, f"{setting}.guide") from None
         *_, own = open_text_model(recipe.encoder.path, recipe.encoder.scratch)
         if tokenizer.get_vocab() != own.get_vocab():
             raise ValueError(
@@ -78,7 +78,10 @@ class NegativesConfig(Settings):
             return None
         if self.guide == FROZEN:
             return frozen_copy(encoder)
-        guide = TextEncoder.from_pretrained(self.guide)
+        try:
+            guide = TextEncoder.from_pretrained(self.guide)
+        except ValueError as error:
+            raise _of_guide(error) from None
         guide.prompt_tokens = encoder.prompt_tokens  # the tokens are those of the trained encoder
         return frozen(guide, checkpoint=False)
 
@@ -93,6 +96,10 @@ class NegativesConfig(Settings):
         assert self.margin is not None  # callers check it
         similarities = losses.cosine_similarity(anchors, candidates)
         return losses.false_negatives(similarities, positives, self.margin, self.margin_strategy)
+
+
+def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
+    return ValueError(f"{setting}: {str(error).removeprefix('encoder.path: ')}")
 
 
 FROZEN = "frozen"

@@ -92,6 +92,12 @@ def frozen(module: M, checkpoint: bool = True) -> M:
     return module
 
 
+def frozen_copy(module: M) -> M:
+    """Return a frozen copy of a module that checkpoints do not contain; parameters that are not trained are shared."""
+    shared = {id(p): p for p in module.parameters() if not p.requires_grad}
+    return frozen(copy.deepcopy(module, shared), checkpoint=False)
+
+
 def _stay_in_evaluation(module: nn.Module, mode: bool = True) -> nn.Module:
     return module
 

@@ -11,7 +11,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
 from multicse.trainers.recipe import OptimConfig, Recipe
-from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcse import MixedSimCSEConfig, SimCSEConfig
 
 RELEASED = {"evaluation.choose_untrained": False}
 """The first evaluation of the released script is after 125 steps."""
@@ -39,6 +39,20 @@ def bert_base() -> Recipe:
     )
 
 
+def mixed() -> Recipe:
+    """Train BERT-base on NLI triples and Wikipedia sentences together (no paper): 3 epochs of NLI, batch 256 + 256."""
+    return Recipe(
+        name="simcse/mixed",
+        method=MixedSimCSEConfig(),
+        encoder=parts.BERT_BASE.model_copy(update={"pooling": "cls"}),
+        streams={"nli": parts.nli(256), "text": parts.wiki(256)},
+        optim={"nli+text": OptimConfig(lr=5e-5)},
+        lead="nli",
+        evaluation=parts.STS,
+        run=parts.paper_run("simcse/mixed", epochs=3),
+    )
+
+
 def demo() -> Recipe:
     """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
     text = parts.offline_text(64)
@@ -59,6 +73,7 @@ RECIPES = {
         SUPERVISED,
         "BERT-base on NLI triples: 3 epochs, batch 512, lr 5e-5; the export contains the head.",
     ),
+    "mixed": mixed,
 }
 
 if __name__ == "__main__":

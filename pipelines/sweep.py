@@ -249,6 +249,7 @@ def _unused(arguments: Arguments, recipe: Recipe) -> dict[str, str]:
     unused = {
         "run.output_dir": "every trial has its own folder; give the folder of the sweep as --output",
         "run.save_steps": "trials save a checkpoint at every evaluation; set evaluation.eval_steps",
+        "run.keep_every": "trials keep their latest checkpoints only; train the best settings with it",
         "run.resume": again,
         "run.overwrite": again,
     }

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import ParamSpec
+from typing import Literal, ParamSpec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 P = ParamSpec("P")
+MarginStrategy = Literal["absolute", "relative", "threshold"]
 
 
 def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -102,6 +103,53 @@ def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, o
 
 
 @full_precision
+def false_negatives(similarities: Tensor, positives: Tensor, margin: float, strategy: MarginStrategy = "absolute") -> Tensor:
+    """Return the candidates that are too similar to an anchor to be its negatives.
+
+    Args:
+        similarities: Cosine similarities s of anchors and candidates, (N, C).
+        positives: Column p of the positive of each anchor, (N,). It is never a false negative.
+        margin: Margin m.
+        strategy: Limit that s must exceed. `absolute`: s_p - m. `relative`: s_p (1 - m). `threshold`: m.
+
+    Returns:
+        Mask (N, C), bool.
+
+    References:
+        Solatorio, GISTEmbed, 2024. `absolute` and `relative` are those of sentence-transformers' `GISTEmbedLoss`.
+    """
+    column = positives[:, None]
+    positive = similarities.gather(1, column)
+    limits = {
+        "absolute": positive - margin,
+        "relative": positive * (1 - margin),
+        "threshold": torch.full_like(positive, margin),
+    }
+    return (similarities > limits[strategy]).scatter(1, column, False)
+
+
+@full_precision
+def hardness_weights(similarities: Tensor, positives: Tensor, hardness: float) -> Tensor:
+    """Return the logarithms of the weights exp(hardness * s) of negatives with similarity s, without gradients.
+
+    They are added to the logits; hard negatives then contribute more to the denominator.
+
+    Args:
+        similarities: Cosine similarities s of anchors and candidates, (N, C).
+        positives: Column of the positive of each anchor, (N,), whose weight is 1.
+        hardness: Strength; 0 gives equal weights.
+
+    Returns:
+        (N, C).
+
+    References:
+        Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021, eq. 4, without the normalisation of the
+        weights, as `hardness_strength` of sentence-transformers' `MultipleNegativesRankingLoss`.
+    """
+    return hardness * similarities.detach().scatter(1, positives[:, None], 0.0)
+
+
+@full_precision
 def simcse(
     z1: Tensor,
     z2: Tensor,
@@ -109,6 +157,8 @@ def simcse(
     temperature: float = 0.05,
     hard_negative_log_weight: float = 0.0,
     offset: int = 0,
+    hardness: float = 0.0,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Compute the SimCSE loss in one direction (z1 -> z2), optionally with hard negatives.
 
@@ -120,6 +170,8 @@ def simcse(
         hard_negative_log_weight: Added to the logit of an anchor's *own* hard negative only, as in the released SimCSE; 0 is
             weight 1.
         offset: Row of `z2` that belongs to the first anchor.
+        hardness: Strength of `hardness_weights`.
+        left_out: Mask of `false_negatives`, (N, M), or (N, 2 M) with hard negatives. If None, all negatives are used.
 
     Returns:
         Scalar loss, the mean over anchors.
@@ -127,13 +179,22 @@ def simcse(
     References:
         Gao et al., SimCSE, EMNLP 2021, eq. 4 and 5; NonLing-CSE, eq. 2 (no hard negatives) and eq. 3.
     """
-    own = torch.arange(len(z1), device=z1.device)
-    logits = cosine_similarity(z1, z2) / temperature
+    own = torch.arange(len(z1), device=z1.device) + offset
+    similarities = cosine_similarity(z1, z2)
     if z3 is not None:
-        hard = cosine_similarity(z1, z3) / temperature
-        itself = own[:, None] + offset == torch.arange(hard.shape[1], device=hard.device)
-        logits = torch.cat([logits, hard + torch.where(itself, hard_negative_log_weight, 0.0)], dim=1)
-    return F.cross_entropy(logits, own + offset)
+        similarities = torch.cat([similarities, cosine_similarity(z1, z3)], dim=1)
+    logits = similarities / temperature
+    if z3 is not None:
+        itself = own[:, None] + len(z2) == torch.arange(logits.shape[1], device=logits.device)
+        logits = logits + torch.where(itself, hard_negative_log_weight, 0.0)
+    return F.cross_entropy(_weighted(logits, similarities, own, hardness, left_out), own)
+
+
+def _weighted(logits: Tensor, similarities: Tensor, positives: Tensor, hardness: float, left_out: Tensor | None) -> Tensor:
+    """Return logits (N, C) with `hardness_weights`, and minus infinity for negatives that are left out."""
+    if hardness:
+        logits = logits + hardness_weights(similarities, positives, hardness)
+    return logits if left_out is None else logits.masked_fill(left_out, -torch.inf)
 
 
 @full_precision
@@ -501,6 +562,8 @@ def nt_xent_with_negatives(
     temperature: float = 0.07,
     offset: int = 0,
     kept: Tensor | None = None,
+    hardness: float = 0.0,
+    left_out: Tensor | None = None,
 ) -> Tensor:
     """Compute MoCoUTRL's released sentence loss: NT-Xent over 3B sentences, with the antonym sentences as negatives only.
 
@@ -513,6 +576,8 @@ def nt_xent_with_negatives(
         temperature: Softmax temperature; cosine similarities are divided by it.
         offset: Row of `candidates` that is the first row of `anchors`.
         kept: Mask (M,), bool, of the negatives that are used. If None, all of them.
+        hardness: Strength of `hardness_weights`.
+        left_out: Mask of `false_negatives`, (2 N, 3 M). If None, no candidate is left out.
 
     Returns:
         Scalar loss, the mean over anchors.
@@ -520,12 +585,12 @@ def nt_xent_with_negatives(
     References:
         MoCoUTRL, released code [errata 6.2].
     """
-    logits = cosine_similarity(anchors.flatten(0, 1), torch.cat([candidates.flatten(0, 1), negatives])) / temperature
-    own = torch.arange(len(logits), device=logits.device) + 2 * offset
-    logits = logits.scatter(1, own[:, None], -torch.inf)
+    similarities = cosine_similarity(anchors.flatten(0, 1), torch.cat([candidates.flatten(0, 1), negatives]))
+    own = torch.arange(len(similarities), device=similarities.device) + 2 * offset
+    logits = (similarities / temperature).scatter(1, own[:, None], -torch.inf)
     if kept is not None:
         logits[:, len(candidates) * 2 :].masked_fill_(~kept, -torch.inf)
-    return F.cross_entropy(logits, own ^ 1)
+    return F.cross_entropy(_weighted(logits, similarities, own ^ 1, hardness, left_out), own ^ 1)
 
 
 @full_precision

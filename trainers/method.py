@@ -64,6 +64,8 @@ class MethodConfig(BaseModel):
     """Smallest batch size for which the losses can compare samples."""
     citations: ClassVar[tuple[str, ...]] = ()
     """Papers cited in the model card: keys of `papers.bib`, or BibTeX entries."""
+    added: ClassVar[tuple[str, ...]] = ()
+    """Settings that older versions did not have. They are not part of a recipe's identity while they have their defaults."""
 
     name: str
     """Name of the method; cannot be changed."""

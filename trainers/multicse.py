@@ -134,7 +134,7 @@ class MultiCSE(NonLingCSE):
         if stream != "text":
             return super().encode(stream, batch)
         pooled = self.pooled(batch)
-        found = {"views": self.projected(pooled), "pooled": pooled}
+        found = {"views": self.projected(pooled), "pooled": pooled, **self.judged(batch)}
         if self.guide is not None:
             own = self.guide.views(pooled[:, 0], *(tensor[:, 0] for tensor in batch.texts()))
             found["guided"] = self.guide.head(own)
@@ -156,23 +156,32 @@ class MultiCSE(NonLingCSE):
         """Return L_reg of self-guidance."""
         return {} if self.guide is None else self.guide.distance(self.sentence_encoder.model)
 
-    def text_loss(self, z: Tensor, batch: Batch) -> Tensor:
+    def text_loss(self, features: dict[str, Tensor], batch: Batch) -> Tensor:
         """Compute SimCSE, or for triplets MoCoUTRL's NT-Xent against all antonym sentences; optionally on whitened views.
 
         Args:
-            z: Views of this worker, (B, V, d).
+            features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
 
         Returns:
             Scalar loss.
         """
+        z = features["views"]
         if self.config.shrinkage is not None:
             z = losses.whitened(z, gather(z), self.config.shrinkage)
         if "candidate" not in batch:
-            return super().text_loss(z, batch)
+            return super().text_loss({**features, "views": z}, batch)
         z_all, kept = gather(z), gather(batch["candidate"]) & self.config.antonyms
-        t, first = self.text.temperature, offset(len(z))
-        return losses.nt_xent_with_negatives(z[:, :2], z_all[:, :2], z_all[:, 2], t, first, kept)
+        negatives, first, left_out = self.text.negatives, offset(len(z)), None
+        if negatives.margin is not None:
+            judged = features.get("judged", z).detach()
+            judged_all = gather(judged)
+            own = torch.arange(2 * len(z), device=z.device) + 2 * first
+            candidates = torch.cat([judged_all[:, :2].flatten(0, 1), judged_all[:, 2]])
+            left_out = negatives.false_negatives(judged[:, :2].flatten(0, 1), candidates, own ^ 1)
+        return losses.nt_xent_with_negatives(
+            z[:, :2], z_all[:, :2], z_all[:, 2], self.text.temperature, first, kept, negatives.hardness, left_out
+        )
 
     def _cyclic(self, views: dict[str, Tensor]) -> Tensor:
         """Return the mean of CyCLIP's two consistencies over all pairs of modalities, for views (B, 2, d).

@@ -171,8 +171,8 @@ class RunConfig(Settings):
     """Decay per step of a moving average of the weights, for example 0.999; the average is evaluated and exported. If
     None, the weights themselves are."""
     callbacks: tuple[str, ...] = ()
-    """User-defined callbacks, called at every logging step and every evaluation, as `package.module:function` or
-    `FILE.py:function`."""
+    """User-defined callbacks, called at every logging step and every evaluation, as `package.module:NAME` or
+    `FILE.py:NAME`: functions, or classes with a state that checkpoints contain."""
     gradient_checkpointing: bool = False
     """Recompute the activations of the transformer layers in the backward pass instead of storing them, to save memory."""
     compile: bool = False
@@ -185,7 +185,10 @@ class RunConfig(Settings):
     tf32: bool = True
     """Use TF32 for fp32 matrix products on GPUs: several times faster, with a 10-bit instead of a 23-bit mantissa."""
     save_steps: int | None = Field(None, gt=0)
-    """Steps between two checkpoints. If None, a checkpoint is saved at every evaluation."""
+    """Steps between two checkpoints, of which the latest two are kept. If None, a checkpoint is saved at every
+    evaluation."""
+    keep_every: int | None = Field(None, gt=0)
+    """Steps between two permanent checkpoints, which are never deleted. If None, there are none."""
     logging_steps: int = Field(10, gt=0)
     """Steps between two log lines, which are also sent to the trackers."""
     num_workers: int = Field(1, ge=0)
@@ -233,7 +236,7 @@ _NOT_IDENTITY = (
         "tracking_uri",
     ),
     *("experiment", "register_as", "push_to_hub", "report_to", "callbacks", "verbose", "logging_steps", "save_steps"),
-    *("resume", "overwrite", "step_timeout"),
+    *("keep_every", "resume", "overwrite", "step_timeout"),
 )
 
 
@@ -251,6 +254,24 @@ FORMER: dict[str, dict[str, str]] = {
     "optim": {"max_grad_norm": "clip"},
 }
 """Former names of settings by section, which older recipe.json files contain."""
+
+
+def _parts(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield all nested dicts."""
+    for part in content.values():
+        if isinstance(part, dict):
+            yield part
+            yield from _parts(part)
+
+
+def _drop_added(config: Any, content: Any) -> None:
+    """Remove the settings in `MethodConfig.added` that have their defaults, also of nested methods."""
+    if isinstance(config, MethodConfig):
+        for name in config.added:
+            if getattr(config, name) == type(config).model_fields[name].default:
+                content.pop(name)
+        for name, part in content.items():
+            _drop_added(getattr(config, name), part)
 
 
 def current_name(path: str) -> str | None:
@@ -412,14 +433,15 @@ class Recipe(Settings):
             content.pop("export")
         if self.run.tf32:  # absent in older runs, which can still be resumed
             content["run"].pop("tf32")
+        _drop_added(self.method, content["method"])
         for stream in content["streams"].values():
             stream.pop("cpus")
             if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue
                 stream.pop("segments")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
-        for part in (content["encoder"], *(part for part in content["method"].values() if isinstance(part, dict))):
-            for name in ("path", "vectors"):
-                if part.get(name):
+        for part in (content["encoder"], *_parts(content["method"])):
+            for name in ("path", "vectors", "guide"):
+                if isinstance(part.get(name), str):
                     part[name] = local_name(part[name])
         evaluation = content["evaluation"]
         evaluation["data"] = local_name(evaluation["data"] or "")

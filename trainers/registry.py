@@ -14,6 +14,7 @@ from multicse.trainers.method import MethodConfig
 
 METHODS = {
     "simcse": ".simcse:SimCSEConfig",
+    "simcse-mixed": ".simcse:MixedSimCSEConfig",
     "visualcse": ".nonling:VisualCSEConfig",
     "audiocse": ".nonling:AudioCSEConfig",
     "nonling": ".nonling:NonLingCSEConfig",

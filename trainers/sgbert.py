@@ -5,7 +5,6 @@ BERT is cloned: the [CLS] embedding of the trained copy learns to agree with the
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -13,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
-from multicse.models.adapters import frozen
+from multicse.models.adapters import frozen_copy
 from multicse.models.pooling import Head, layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
@@ -111,8 +110,7 @@ class SelfGuidance(nn.Module):
         config.check_depth(len(layer_stack(encoder.model)))
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
         self.prompt_tokens = encoder.prompt_tokens
-        shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
-        self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
+        self.teacher = frozen_copy(encoder.model)
 
     def train(self, mode: bool = True) -> Self:
         """Set the training mode; the teacher stays in evaluation mode.

@@ -6,22 +6,111 @@ is not implemented.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from multicse.data.streams.base import Batch
+from multicse.models.adapters import frozen, frozen_copy
+from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import open_text_model
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates
+
+
+class NegativesConfig(Settings):
+    """Negatives of a text contrast: which of them are left out, and the weights of the others."""
+
+    margin: float | None = None
+    """Leave out false negatives: negatives with a similarity to the anchor above the limit of margin_strategy. If None, all
+    negatives are used."""
+    margin_strategy: losses.MarginStrategy = "absolute"
+    """Limit. `absolute`: similarity of the positive - margin. `relative`: similarity of the positive * (1 - margin).
+    `threshold`: margin."""
+    guide: str | None = None
+    """Model that measures these similarities: a folder or model ID with the encoder's tokenizer, or `frozen` for a copy of
+    the initial encoder. If None, the trained encoder."""
+    hardness: float = Field(0.0, ge=0)
+    """Multiply the weight of each negative by exp(hardness * similarity); 0: equal weights."""
+
+    @model_validator(mode="after")
+    def _guide_needs_margin(self) -> Self:
+        if self.guide is not None and self.margin is None:
+            raise ValueError(f"guide={self.guide!r} has no effect without a margin; set margin, for example 0.1")
+        return self
+
+    def check(self, recipe: RecipeParts, setting: str) -> None:
+        """Check that the guide understands the encoder's tokens.
+
+        Args:
+            recipe: Recipe with a transformer as encoder.
+            setting: Path of these settings.
+
+        Raises:
+            ValueError: If the guide cannot be loaded, has another vocabulary or fewer positions than a text has tokens.
+        """
+        if self.guide in (None, FROZEN):
+            return
+        try:
+            *_, config, tokenizer = open_text_model(self.guide)
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            raise _of_guide(error, f"{setting}.guide") from None
+        *_, own = open_text_model(recipe.encoder.path, recipe.encoder.scratch)
+        if tokenizer.get_vocab() != own.get_vocab():
+            raise ValueError(
+                f"{setting}.guide={self.guide!r} has another vocabulary than encoder.path={recipe.encoder.path!r}; choose a "
+                f"model with the encoder's tokenizer, or {FROZEN!r}"
+            )
+        for name, stream in recipe.streams.items():
+            if (length := getattr(stream, "max_length", 0)) > config.longest_text:
+                raise ValueError(
+                    f"{setting}.guide={self.guide!r} supports {config.longest_text} tokens, but streams.{name}.max_length "
+                    f"is {length}; reduce it, or choose another guide"
+                )
+
+    def load_guide(self, encoder: TextEncoder) -> TextEncoder | None:
+        """Return the frozen guide, or None if the trained encoder measures the similarities."""
+        if self.guide is None:
+            return None
+        if self.guide == FROZEN:
+            return frozen_copy(encoder)
+        try:
+            guide = TextEncoder.from_pretrained(self.guide)
+        except ValueError as error:
+            raise _of_guide(error) from None
+        guide.prompt_tokens = encoder.prompt_tokens  # the tokens are those of the trained encoder
+        return frozen(guide, checkpoint=False)
+
+    def false_negatives(self, anchors: Tensor, candidates: Tensor, positives: Tensor) -> Tensor:
+        """Return the mask of `losses.false_negatives`, (N, C).
+
+        Args:
+            anchors: Embeddings of the guide, (N, d).
+            candidates: Embeddings of the guide, (C, d).
+            positives: Column of the positive of each anchor, (N,).
+        """
+        assert self.margin is not None  # callers check it
+        similarities = losses.cosine_similarity(anchors, candidates)
+        return losses.false_negatives(similarities, positives, self.margin, self.margin_strategy)
+
+
+def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
+    return ValueError(f"{setting}: {str(error).removeprefix('encoder.path: ')}")
+
+
+FROZEN = "frozen"
+"""Value of `NegativesConfig.guide` for a copy of the initial encoder."""
 
 
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text update of all methods that extend it."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
+    added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     name: Literal["simcse"] = "simcse"
     supervised: bool = False
@@ -34,15 +123,19 @@ class SimCSEConfig(MethodConfig):
     `none`: no head."""
     hard_negative_log_weight: float = 0.0
     """Logarithm of the weight of a sample's own contradiction, added to its logit."""
+    negatives: NegativesConfig = NegativesConfig()
+    """Masking of false negatives and weights of hard negatives."""
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         """Return the views, if they are computed without a training-only head."""
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
     def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
-        """Check the number of texts per sample, which `setting` (the path of `supervised`) determines."""
+        """Check the number of texts per sample, which `setting` (the path of `supervised`) determines, and the guide."""
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
+        if encoder is not None:
+            self.negatives.check(recipe, setting.replace("supervised", "negatives"))
 
     def build(self, encoder: TextEncoder) -> SimCSE:
         """Return SimCSE with `encoder`."""
@@ -58,12 +151,26 @@ class SimCSE(Method):
         super().__init__()
         self.sentence_encoder = encoder
         self.text = config
+        self.judge = config.negatives.load_guide(encoder)
         if config.head == "mlp":
             encoder.add_head(only_trains=not config.supervised)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Return ``views`` (B, V, d) after the head."""
-        return {"views": self.projected(self.pooled(batch))}
+        """Return ``views`` (B, V, d) after the head, and ``judged`` (B, V, d'), the guide's embeddings, if there is one."""
+        return {"views": self.projected(self.pooled(batch)), **self.judged(batch)}
+
+    @torch.no_grad()
+    def judged(self, batch: Batch) -> dict[str, Tensor]:
+        """Return ``judged`` (B, V, d'), the embeddings of the guide; V as for the views. Empty without a guide.
+
+        Args:
+            batch: Tokens (B, V, L).
+        """
+        if self.judge is None:
+            return {}
+        pooled = self.judge.pooled(*(tensor.flatten(0, 1) for tensor in batch.texts()))
+        vectors = self.judge.project(pooled).unflatten(0, batch["input_ids"].shape[:2])
+        return {"judged": self._views(vectors)}
 
     def pooled(self, batch: Batch) -> Tensor:
         """Encode a batch without the head.
@@ -92,27 +199,81 @@ class SimCSE(Method):
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Return the loss ``text``."""
-        return StepOutput({"text": self.text_loss(features["text"]["views"], batches["text"])})
+        return StepOutput({"text": self.text_loss(features["text"], batches["text"])})
 
-    def text_loss(self, z: Tensor, batch: Batch) -> Tensor:
+    def text_loss(self, features: dict[str, Tensor], batch: Batch) -> Tensor:
         """Compute the contrastive loss of the sentences of all workers.
 
         Args:
-            z: Views of this worker, (B, V, d).
+            features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
 
         Returns:
             Scalar loss.
         """
-        z_all = gather(z)
+        z, negatives = features["views"], self.text.negatives
+        z_all, first = gather(z), offset(len(z))
+        left_out = None
+        if negatives.margin is not None:
+            judged = features.get("judged", z).detach()
+            candidates = gather(judged)[:, 1:].transpose(0, 1).flatten(0, 1)  # z2, z3
+            own = torch.arange(len(z), device=z.device) + first
+            left_out = negatives.false_negatives(judged[:, 0], candidates, own)
         return losses.simcse(
             z[:, 0],
             z_all[:, 1],
             z_all[:, 2] if z.shape[1] == 3 else None,
             self.text.temperature,
             self.text.hard_negative_log_weight,
-            offset(len(z)),
+            first,
+            negatives.hardness,
+            left_out,
         )
 
     def _views(self, tokens: Tensor) -> Tensor:
         return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens
+
+
+class MixedSimCSEConfig(SimCSEConfig):
+    """Settings of SimCSE on pairs or triples and on plain sentences, in one update; the head is exported."""
+
+    name: Literal["simcse-mixed"] = "simcse-mixed"  # type: ignore[assignment]  # another method
+    supervised: Literal[True] = True
+    """The stream `nli` contains (premise, entailment) or (premise, entailment, contradiction), the stream `text` one text
+    per sample, encoded twice."""
+    nli_weight: float = Field(1.0, ge=0)
+    """Weight of the loss of the stream `nli`."""
+
+    def updates(self) -> dict[str, tuple[str, ...]]:
+        """Return one update on both streams."""
+        return named_updates(("nli", "text"))
+
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the views of both streams."""
+        return {"nli": ("views",), "text": ("views",)}
+
+    def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
+        """Check the numbers of texts per sample, and the guide."""
+        check_texts(recipe, "nli", (2, 3), "method.name='simcse-mixed'", "a pair or a triple: sent0 sent1 hard_neg")
+        check_texts(recipe, "text", (1,), "method.name='simcse-mixed'", "one column, txt")
+        if encoder is not None:
+            self.negatives.check(recipe, "method.negatives")
+
+    def build(self, encoder: TextEncoder) -> MixedSimCSE:
+        """Return the method with `encoder`."""
+        return MixedSimCSE(encoder, self)
+
+
+class MixedSimCSE(SimCSE):
+    """SimCSE on the streams ``nli`` (B, 2 or 3, L) and ``text`` (B, 1, L), which share no negatives."""
+
+    text: MixedSimCSEConfig
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Return the weight of the stream ``nli``."""
+        return {"nli": self.text.nli_weight}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return one loss per stream, named after it."""
+        return StepOutput({name: self.text_loss(feature, batches[name]) for name, feature in features.items()})

@@ -26,6 +26,7 @@ SMOKE = [name for name in registry.NAMES if "smoke" in registry.load(name).RECIP
 TRAINED = {"encoder.vectors": "gclsr/vectors"}  # in the first row of GCLSR
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "simcse, chunks": ("simcse", {"run.mini_batch_size": 6}),
+    "simcse, guided": ("simcse", {"method.negatives": {"margin": 0.1, "guide": "frozen", "hardness": 1.0}}),
     "sgbert, one layer": ("sgbert", {"method.loss": "opt1"}),
     "visualcse, paper": ("visualcse", {"method.variant": "paper"}),
     "visualcse, released": ("visualcse", {"method.variant": "released"}),

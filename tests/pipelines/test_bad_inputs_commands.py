@@ -115,6 +115,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "sweep simcse --evaluation.select stsb-test": "stsb-test",
     "sweep simcse --run.output_dir elsewhere": ("--run.output_dir elsewhere", "--output"),
     "sweep simcse --run.save_steps 5": ("--run.save_steps 5", "evaluation.eval_steps"),
+    "sweep simcse --run.keep_every 5": ("--run.keep_every 5", "latest checkpoints"),
     "sweep simcse --run.overwrite": ("--run.overwrite", "--output"),
     "sweep simcse --run.seed 3 --seeds 1 2": ("--run.seed 3", "--seeds"),
     "sweep simcse --run.max_failures 2": ("--run.max_failures 2", "--retries"),

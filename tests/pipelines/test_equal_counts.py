@@ -83,8 +83,8 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 def trained(shards: str, column: str) -> tuple[list[str], int]:
     """Return the texts of an epoch of a stream of 37 texts, and the number of skipped samples."""
-    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "segments": 1, "batch_size": 37}
-    stream = TextStream(shards=shards, columns=(column,), **skip)
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.5, "shuffle": False, "segments": 1}
+    stream = TextStream(shards=shards, columns=(column,), batch_size=37, **skip)
     read: list[str] = []
 
     def tokenize(texts: list[str]) -> dict[str, torch.Tensor]:

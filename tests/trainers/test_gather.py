@@ -33,7 +33,7 @@ from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.sgbert import SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes
 
@@ -45,6 +45,11 @@ AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
 METHODS = {
     "simcse": SimCSEConfig(),
     "simcse-supervised": SimCSEConfig(supervised=True, hard_negative_log_weight=0.5),
+    "simcse-guided": SimCSEConfig(negatives=NegativesConfig(margin=0.1, guide="frozen", hardness=2.0)),
+    "simcse-supervised-masked": SimCSEConfig(
+        supervised=True, negatives=NegativesConfig(margin=0.2, margin_strategy="relative")
+    ),
+    "simcse-mixed": MixedSimCSEConfig(nli_weight=0.5),
     "visualcse": VisualCSEConfig(image=IMAGE),
     "visualcse-paper": VisualCSEConfig(image=IMAGE, variant="paper"),
     "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
@@ -187,6 +192,7 @@ def _worker(number: int, folder: str, world: int) -> None:
     save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
     save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
     save_file(_everything(None, shared=True), f"{folder}/shared-{number}.safetensors")
+    save_file(_everything(CHUNK, shared=True), f"{folder}/shared-chunks-{number}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +210,7 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
     in_processes(_worker, tmp_path, world, count=world)
-    for kind in ("whole", "chunks", "shared"):
+    for kind in ("whole", "chunks", "shared", "shared-chunks"):
         ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
         _same(ranks[0], alone)
         for other in ranks[1:]:

@@ -102,3 +102,70 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     for a, b in zip(half, full, strict=True):
         assert a.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def _naive_contrast(
+    z: list[Tensor], guides: list[Tensor], margin: float | None, strategy: str, hardness: float, first: int
+) -> Tensor:
+    """Return the loss of anchors z[0] against z[1] and hard negatives z[2:], with a loop over pairs."""
+    found = []
+    for i in range(len(z[0])):
+        positive = torch.cosine_similarity(guides[0][i], guides[1][first + i], dim=0).item()
+        target = torch.cosine_similarity(z[0][i], z[1][first + i], dim=0) / 0.5
+        limit = torch.inf
+        if margin is not None:
+            limit = {"absolute": positive - margin, "relative": positive * (1 - margin)}.get(strategy, margin)
+        terms = [target]
+        for part, guide in zip(z[1:], guides[1:], strict=True):
+            for j in range(len(part)):
+                if part is z[1] and j == first + i:
+                    continue
+                if torch.cosine_similarity(guides[0][i], guide[j], dim=0) <= limit:
+                    similarity = torch.cosine_similarity(z[0][i], part[j], dim=0)
+                    terms.append(similarity / 0.5 + math.log(math.exp(hardness * similarity.item())))
+        found.append(torch.stack(terms).logsumexp(0) - target)
+    return torch.stack(found).mean()
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize(
+    ("margin", "strategy", "hardness"),
+    [(0.1, "absolute", 0.0), (0.2, "relative", 0.0), (0.6, "threshold", 1.5), (None, "absolute", 3.0)],
+)
+def test_false_negatives_and_hardness_equal_a_loop(
+    margin: float | None, strategy: losses.MarginStrategy, hardness: float, hard: bool
+) -> None:
+    """Two of six anchors, with similarities of another model; gradients as well, so weights and masks have none."""
+    torch.manual_seed(0)
+    z = [torch.randn(rows, 4, dtype=torch.float64) + 1 for rows in (2, 6, 6)[: 3 if hard else 2]]
+    guides = [torch.randn(len(part), 5, dtype=torch.float64) + 1 for part in z]
+    own, left_out = torch.arange(2) + 3, None
+    if margin is not None:
+        similarities = losses.cosine_similarity(guides[0], torch.cat(guides[1:]))
+        left_out = losses.false_negatives(similarities, own, margin, strategy)
+        assert 0 < left_out.sum() < left_out.numel() - 2
+    results = []
+    for naive in (True, False):
+        given = [part.clone().requires_grad_() for part in z]
+        if naive:
+            loss = _naive_contrast(given, guides, margin, strategy, hardness, 3)
+        else:
+            loss = losses.simcse(given[0], given[1], given[2] if hard else None, 0.5, 0.0, 3, hardness, left_out)
+        results.append((loss, *torch.autograd.grad(loss, given)))
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_triplets_leave_out_false_negatives_and_weigh_the_others() -> None:
+    """Each of 2N anchors is compared with its other view and the candidates of a loop."""
+    own = torch.arange(8) ^ 1
+    candidates = torch.cat([AB.flatten(0, 1), C])
+    left_out = losses.false_negatives(losses.cosine_similarity(AB.flatten(0, 1), candidates), own, 0.05)
+    terms = []
+    for i, anchor in enumerate(AB.flatten(0, 1)):
+        similarities = candidates @ anchor
+        negatives = [s for j, s in enumerate(similarities) if j not in (i, i ^ 1) and s <= similarities[i ^ 1] - 0.05]
+        below = sum((math.exp(s / 0.5 + 2 * s) for s in negatives), math.exp(similarities[i ^ 1] / 0.5))
+        terms.append(math.log(below) - similarities[i ^ 1].item() / 0.5)
+    found = losses.nt_xent_with_negatives(AB, AB, C, 0.5, hardness=2.0, left_out=left_out)
+    assert found.item() == pytest.approx(sum(terms) / 8)

@@ -16,7 +16,7 @@ from multicse.models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
 from multicse.trainers import losses
 from multicse.trainers.method import Variant
 from multicse.trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
-from multicse.trainers.simcse import SimCSE, SimCSEConfig
+from multicse.trainers.simcse import MixedSimCSEConfig, SimCSE, SimCSEConfig
 from tests.models import tiny_encoder
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
@@ -57,6 +57,36 @@ def test_supervised_simcse_weights_a_samples_own_contradiction() -> None:
     close(out.losses["text"], losses.simcse(z[:, 0], z[:, 1], z[:, 2], 0.05, 0.7))
     pair = Batch({name: t[:, :2] for name, t in batch.tensors.items()})
     close(method({"text": pair}).losses["text"], losses.simcse(z[:, 0], z[:, 1]))
+
+
+def test_a_frozen_guide_finds_the_false_negatives_of_a_trained_encoder() -> None:
+    """The guide is the initial encoder without dropout, which does not train, and which checkpoints do not contain."""
+    method = simcse(dropout=0.1, negatives={"margin": 0.02, "guide": "frozen", "hardness": 1.5}).train()
+    assert not any(name.startswith("judge") for name in method.state_dict())
+    batch, initial = tiny_encoder.text_batch(8), tiny_encoder.encoder(config=tiny_encoder.bert_config(0.1)).eval()
+    with torch.no_grad():
+        for parameter in method.sentence_encoder.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        judged = initial({name: t[:, 0] for name, t in batch.tensors.items()})
+    features = method.encode("text", batch)
+    close(features["judged"][:, 0], judged)
+    assert not features["judged"].requires_grad
+    similarities = losses.cosine_similarity(judged, judged)
+    left_out = (similarities > 0.98) & ~torch.eye(8, dtype=torch.bool)
+    assert 0 < left_out.sum() < 56
+    z = features["views"]
+    expected = losses.simcse(z[:, 0], z[:, 1], temperature=0.05, hardness=1.5, left_out=left_out)
+    close(method.losses({"text": features}, {"text": batch}).losses["text"], expected)
+
+
+def test_mixed_simcse_adds_the_losses_of_triples_and_sentences() -> None:
+    method = MixedSimCSEConfig(nli_weight=0.5).build(tiny_encoder.encoder(config=tiny_encoder.bert_config(0.0)))
+    batches = {"nli": tiny_encoder.text_batch(6, views=3), "text": tiny_encoder.text_batch(5, seed=1)}
+    out = method(batches)
+    nli, text = (method.encode(name, batch)["views"] for name, batch in batches.items())
+    close(out.losses["nli"], losses.simcse(nli[:, 0], nli[:, 1], nli[:, 2]))
+    close(out.losses["text"], losses.simcse(text[:, 0], text[:, 1]))
+    assert method.loss_weights == {"nli": 0.5} and not method.sentence_encoder.head_only_trains
 
 
 def test_unsupervised_mlp_is_used_in_training_only() -> None:

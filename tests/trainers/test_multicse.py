@@ -20,7 +20,7 @@ from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
@@ -103,24 +103,29 @@ def test_whitened_contrast_by_eigenvectors(shrinkage: float) -> None:
     first, second = w[::2], w[1::2]
     logits = np.array([[cosine(a, b) / 0.05 for b in second] for a in first])
     naive = np.mean(np.log(np.exp(logits).sum(1)) - logits.diagonal())
-    assert made(shrinkage=shrinkage).text_loss(z, Batch({})).item() == pytest.approx(naive, rel=1e-3)
+    assert made(shrinkage=shrinkage).text_loss({"views": z}, Batch({})).item() == pytest.approx(naive, rel=1e-3)
 
 
-@pytest.mark.parametrize("antonyms", [True, False])
-def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool) -> None:
-    """Antonyms are negatives of all sentences; a sentence without a replaced word adds none."""
+@pytest.mark.parametrize(("antonyms", "margin", "hardness"), [(True, None, 0.0), (False, None, 0.0), (True, 0.1, 2.0)])
+def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool, margin: float | None, hardness: float) -> None:
+    """Antonyms are negatives of all sentences; a sentence without a replaced word adds none, nor does a false negative."""
     torch.manual_seed(0)
     z, there = torch.randn(5, 3, 16), torch.tensor([True, False, True, True, False])
-    method = made(text=SimCSEConfig(head="none", supervised=True, temperature=0.2), antonyms=antonyms)
-    found = method.text_loss(z, Batch({"candidate": there})).item()
+    negatives_of = NegativesConfig(margin=margin, hardness=hardness)
+    text = SimCSEConfig(head="none", supervised=True, temperature=0.2, negatives=negatives_of)
+    method = made(text=text, antonyms=antonyms)
+    found = method.text_loss({"views": z}, Batch({"candidate": there})).item()
     v = z.double().numpy()
     negatives = [v[j, 2] for j in range(5) if there[j] and antonyms]
     total = []
     for i in range(5):
         for view in (0, 1):
             others = [v[j, k] for j in range(5) for k in (0, 1) if (j, k) != (i, view)] + negatives
-            below = sum(math.exp(cosine(v[i, view], other) / 0.2) for other in others)
-            total.append(math.log(below) - cosine(v[i, view], v[i, 1 - view]) / 0.2)
+            positive = cosine(v[i, view], v[i, 1 - view])
+            cosines = [c for other in others if (c := cosine(v[i, view], other)) != positive]
+            kept = [c for c in cosines if margin is None or c <= positive - margin]
+            below = math.exp(positive / 0.2) + sum(math.exp(c / 0.2 + hardness * c) for c in kept)
+            total.append(math.log(below) - positive / 0.2)
     assert found == pytest.approx(np.mean(total), rel=1e-5)
 
 

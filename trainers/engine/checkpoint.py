@@ -37,7 +37,8 @@ METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.p
 AVERAGE = "average.safetensors"
 """Moving average of the weights, if `run.ema` is set."""
 KEPT = 2
-"""Number of checkpoints that are kept. Each contains the best weights so far in addition to the current ones."""
+"""Number of checkpoints that are kept, apart from permanent ones. Each contains the best weights so far in addition to the
+current ones."""
 MANIFEST = "manifest.json"
 """SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
@@ -187,6 +188,28 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+def callback_state(name: str, callback: Any) -> Any:
+    """Return a copy of the state of a callback.
+
+    Args:
+        name: Name of the callback in `run.callbacks`.
+        callback: Object with a method `state_dict`.
+
+    Raises:
+        CheckpointError: If the state is not of types that `torch.load` reads with `weights_only`.
+    """
+    buffer = io.BytesIO()
+    try:
+        torch.save(callback.state_dict(), buffer)
+        buffer.seek(0)
+        return torch.load(buffer, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, torch or the callback
+        raise CheckpointError(
+            f"run.callbacks: the state of {name!r} cannot be saved ({type(error).__name__}: {str(error)[:200]}); let "
+            "state_dict() return numbers, texts, tensors, and lists and dicts of them"
+        ) from None
+
+
 class Store:
     """Checkpoints of a run, ``step-00000012`` and so on, in a folder or at a URL.
 
@@ -196,10 +219,11 @@ class Store:
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
         local: Local folder for uploads and downloads, if `place` is a URL.
+        keep_every: Keep the checkpoints of all steps that it divides. If None, only the latest `KEPT`.
     """
 
-    def __init__(self, place: str, local: Path | None = None) -> None:
-        self.place, self.remote = place, "://" in place
+    def __init__(self, place: str, local: Path | None = None, keep_every: int | None = None) -> None:
+        self.place, self.remote, self.keep_every = place, "://" in place, keep_every
         self.local = local if local and self.remote else Path(place)
         self._files: fs.FileSystem = fs.LocalFileSystem()
         self._root: str = os.path.abspath(place)
@@ -330,7 +354,9 @@ class Store:
         finally:
             shutil.rmtree(part, ignore_errors=True)
         steps = self.steps()
-        for other in steps[: steps.index(step)] + steps[steps.index(step) + KEPT :]:  # later ones are incomplete
+        earlier = steps[steps.index(step) + KEPT :]
+        passing = [other for other in earlier if not self.keep_every or other % self.keep_every]
+        for other in steps[: steps.index(step)] + passing:  # later ones are incomplete
             self._remove(other)
 
     def _send(self, part: Path, step: int) -> None:

@@ -390,12 +390,14 @@ def _check_reachable(recipe: Recipe) -> None:
 
 
 def find_callback(name: str) -> Callback:
-    """Return a callback: ``package.module:function``, or ``FILE.py:function`` for a user's file.
+    """Return a callback: ``package.module:NAME``, or ``FILE.py:NAME`` for a user's file.
 
-    Workers get the text of such a file from the driver (`registry.loaded`).
+    It is a function, or a class without arguments of which a run makes an instance. A callback with `state_dict` and
+    `load_state_dict` has a state, which checkpoints contain. Workers get the text of such a file from the driver
+    (`registry.loaded`).
 
     Raises:
-        ValueError: If the function cannot be imported.
+        ValueError: If it cannot be imported, or has only one of the two methods.
     """
     place, _, attribute = name.rpartition(":")
     own = module_of(place) if place.endswith(".py") else place
@@ -403,9 +405,9 @@ def find_callback(name: str) -> Callback:
         module = sys.modules.get(own) or (load_file(place) if own != place else importlib.import_module(place))
         found: Callback = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError) as error:
-        raise ValueError(
-            f"run.callbacks: {name!r} not found ({error}); use package.module:function or FILE.py:function"
-        ) from None
+        raise ValueError(f"run.callbacks: {name!r} not found ({error}); use package.module:NAME or FILE.py:NAME") from None
+    if hasattr(found, "state_dict") != hasattr(found, "load_state_dict"):
+        raise ValueError(f"run.callbacks: {name!r} has only one of state_dict and load_state_dict; define both or neither")
     return found
 
 

@@ -78,7 +78,8 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
         quiet()
     rank, node = get_context().get_world_rank(), get_context().get_node_rank()
     # The workers of a node share the folder into which one of them downloads a checkpoint.
-    host = RayHost(Store(settings["place"], output / CHECKPOINT / (f"{NODE_FOLDER}{node}" if node else "")), board)
+    local = output / CHECKPOINT / (f"{NODE_FOLDER}{node}" if node else "")
+    host = RayHost(Store(settings["place"], local, recipe.run.keep_every), board)
     if rank:
         return Engine(recipe, host, None).run()
     with (
@@ -103,7 +104,7 @@ def resolve(recipe: Recipe) -> Recipe:
     output = kept(Path(run.output_dir), storage).resolve()
     recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
     for path, value in recipe.flat().items():
-        if path.endswith((".path", ".vectors", "evaluation.data")) and value and Path(value).exists():
+        if path.endswith((".path", ".vectors", ".guide", "evaluation.data")) and value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))

@@ -22,7 +22,7 @@ from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint
-from multicse.trainers.engine.checks import find_callback
+from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
@@ -73,7 +73,11 @@ class Engine:
         self.stepper = Stepper(recipe, self.method, host, self.steps)
         encoder = checkpoint.module_encoder(self.chosen, host.device, self.stepper.autocast)
         self.encoder = ShardedEncoder(encoder, partial(gathered, self.method))
-        self.callbacks = [find_callback(name) for name in run.callbacks] if host.rank == 0 else []
+        self.callbacks: dict[str, Callback] = {}
+        """Callbacks by name (rank 0 only)."""
+        for name in run.callbacks if host.rank == 0 else ():
+            found = find_callback(name)
+            self.callbacks[name] = found() if isinstance(found, type) else found
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -149,7 +153,7 @@ class Engine:
         self.step = step
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
-        start = time.perf_counter() - self.seconds
+        run, start = self.recipe.run, time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.window_state)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
@@ -163,7 +167,7 @@ class Engine:
                     self.average.update_parameters(self.method)
                 self.seconds = time.perf_counter() - start
                 last = self.step == self.steps
-                if self.step % self.recipe.run.logging_steps == 0 or last:
+                if self.step % run.logging_steps == 0 or last:
                     self._report(window, readers)
                     window = self.window = Window(readers)
                 self.done, stopping = last, self.host.stopping()
@@ -179,8 +183,9 @@ class Engine:
                 self.evaluation_seconds += time.perf_counter() - before
                 patience = self.recipe.evaluation.patience
                 self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
-            every, stopping = self.recipe.run.save_steps, stopping and not self.done
-            if self.done or stopping or (evaluated if every is None else self.step % every == 0):
+            every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
+            due = evaluated if every is None else self.step % every == 0
+            if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
                 self._save(readers, last=self.done or stopping)
             if stopping:
                 raise Stopped(f"stopped after step {self.step} of {self.steps}")
@@ -259,7 +264,7 @@ class Engine:
             self._call_callbacks(flat)
 
     def _call_callbacks(self, metrics: dict[str, float]) -> None:
-        for callback in self.callbacks:
+        for callback in self.callbacks.values():
             callback(self.step, metrics, self)
 
     def _finish(self) -> dict[str, Any]:
@@ -334,6 +339,11 @@ class Engine:
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
             "windows": windows,
+            "callbacks": {
+                name: checkpoint.callback_state(name, callback)
+                for name, callback in self.callbacks.items()
+                if hasattr(callback, "state_dict")
+            },
             "optimizers": {update: optimizer.state_dict() for update, optimizer in self.stepper.optimizers.items()},
         }
         weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.best}
@@ -363,6 +373,9 @@ class Engine:
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
+        for name, callback_state in state.get("callbacks", {}).items():
+            if name in self.callbacks:
+                cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
         self.window_state = mean_state(state["windows"], self.host.rank, self.host.world_size)

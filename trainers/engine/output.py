@@ -225,11 +225,11 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
         recipe: Recipe.
         name: Name of the folder in ``run.storage``. If None, the key of the run.
     """
-    local = Path(recipe.run.output_dir) / CHECKPOINT
+    local, permanent = Path(recipe.run.output_dir) / CHECKPOINT, recipe.run.keep_every
     if not recipe.run.storage:
-        return Store(str(local))
+        return Store(str(local), keep_every=permanent)
     base, question, options = recipe.run.storage.partition("?")
-    return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local)
+    return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local, permanent)
 
 
 def _digests(data: list[dict[str, Any]]) -> dict[str, str]:

@@ -168,6 +168,7 @@ def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
         "run.seed": seed,
         "run.output_dir": str(plan.run_folder(trial_id, seed)),
         "run.save_steps": None,
+        "run.keep_every": None,
         "run.threads": threads,
         "run.register_as": None,
         "evaluation.final": (),

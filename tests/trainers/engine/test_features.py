@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from torch import Tensor
 
 from multicse.models.adapters import merged
 from multicse.models.text_encoder import EncoderConfig
+from multicse.pipelines import simcse
+from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
 from multicse.trainers.engine.checks import check, check_settings
@@ -25,6 +28,7 @@ from multicse.trainers.engine.export import write_export
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
+from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import Memory, engine, interrupted, run, same_weights
@@ -35,6 +39,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "ema": {"run.ema": 0.5},
     "layer_decay": {"optim.text.layer_decay": 0.5},
     "weights": {"streams.text.weights": (1, 3)},
+    "negatives": {"method.negatives": {"margin": 0.02, "guide": "frozen", "hardness": 2.0}},
 }
 
 
@@ -234,3 +239,96 @@ def test_callbacks_get_steps_and_evaluations(
 def test_a_missing_callback_is_named(name: str, short: Recipe) -> None:
     with pytest.raises(RecipeError, match=r"run\.callbacks: "):
         check_settings(short.replace("run.callbacks", (name,)))
+
+
+STATEFUL = """
+import torch
+
+class Mean:
+    def __init__(self):
+        self.seen, self.sum, self.restored = [], torch.zeros(2), None
+
+    def __call__(self, step, metrics, engine):
+        self.seen.append(step)
+        self.sum += step
+
+    def state_dict(self):
+        return {"seen": self.seen, "sum": self.sum}
+
+    def load_state_dict(self, state):
+        self.seen, self.sum, self.restored = state["seen"], state["sum"], list(state["seen"])
+
+class Bad(Mean):
+    def state_dict(self):
+        return {"run": self}
+
+class Half:
+    def __call__(self, step, metrics, engine): ...
+    def state_dict(self): ...
+"""
+
+
+def test_the_state_of_a_callback_is_in_checkpoints(short: Recipe, tmp_path: Path) -> None:
+    whole: Any
+    resumed: Any
+    lowest: Any
+    again: Any
+    file = tmp_path / "stateful_callbacks.py"
+    (documented,) = re.findall(
+        r"```python\n(class LowestLoss.*?)```", (ROOT / "docs/how-to/features.md").read_text(), re.DOTALL
+    )
+    file.write_text(STATEFUL + documented)
+    recipe = short.replace("run.callbacks", (f"{file}:Mean", f"{file}:LowestLoss"))
+    check_settings(recipe)
+    memory, _, made = run(recipe)
+    whole, lowest = made.callbacks.values()
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
+    interrupted(half)
+    resumed, again = run(half)[2].callbacks.values()
+    losses = {values["train/text"]: step for step, values in memory.values.items() if step}
+    assert lowest.state_dict() == again.state_dict() == {"step": losses[min(losses)], "loss": min(losses)}
+    assert resumed.seen[: len(resumed.restored)] == resumed.restored == [1, 0, 2, 3, 3]
+    assert resumed.seen == whole.seen and torch.equal(resumed.sum, whole.sum)
+    with pytest.raises(CheckpointError, match=r"run\.callbacks: the state of '.*:Bad' cannot be saved"):
+        run(short.changed({"run.callbacks": (f"{file}:Bad",), "run.output_dir": str(tmp_path / "bad")}))
+    with pytest.raises(RecipeError, match=r"run\.callbacks: '.*:Half' has only one of state_dict and load_state_dict"):
+        check_settings(short.replace("run.callbacks", (f"{file}:Half",)))
+
+
+def test_a_guide_is_a_model_with_the_tokenizer_of_the_encoder(short: Recipe, place: Path, tmp_path: Path) -> None:
+    def guided(guide: str) -> Recipe:
+        return short.replace("method.negatives", {"margin": 0.1, "guide": guide})
+
+    check(guided(f"{place}/encoder"))
+    judge = build_method(guided(f"{place}/encoder")).get_submodule("judge")
+    same_weights(judge, EncoderConfig(path=f"{place}/encoder").load(()))
+    moved = guided(str(shutil.copytree(place / "encoder", tmp_path / place.name / "encoder")))
+    assert moved.identity() == guided(f"{place}/encoder").identity() != short.identity()
+    for guide, named in ((SMALL_ENCODER, "has another vocabulary"), (f"{place}/absent", "cannot be loaded|not found")):
+        with pytest.raises(RecipeError, match=rf"method\.negatives\.guide.*({named})"):
+            check(guided(guide))
+    with pytest.raises(RecipeError, match="guide='frozen' has no effect without a margin"):
+        short.replace("method.negatives", {"guide": "frozen"})
+
+
+def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> None:
+    """The recipe `simcse/mixed` on small inputs, also in mini-batches; it resumes exactly."""
+    table = tmp_path / "nli.tsv"
+    words = ["the cat runs", "a dog sees the house", "an old tree", "the new river"]
+    rows = [f"{a}\t{a} {b}\t{b}" for a in words for b in words]
+    table.write_text("\n".join(["sent0\tsent1\thard_neg", *rows]))
+    changes = {"streams.nli.shards": str(table), "streams.nli.batch_size": 8, "streams.text": short.streams["text"]}
+    settings = {name: getattr(short, name) for name in ("encoder", "evaluation", "run")}
+    recipe = simcse.mixed().changed(changes).model_copy(update=settings).replace("run.mini_batch_size", 5)
+    check(recipe)
+    whole, _, before = run(recipe)
+    assert {"train/nli", "train/text"} <= whole.values[6].keys()
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
+    interrupted(half)
+    same_weights(before.method, run(half)[2].method)
+
+
+def test_permanent_checkpoints_are_written_in_addition(short: Recipe) -> None:
+    run(short.changed({"run.keep_every": 2, "evaluation.eval_steps": 5}))
+    folder = Path(short.run.output_dir, "checkpoint")
+    assert sorted(int(step.name[-2:]) for step in folder.glob("step-*")) == [2, 4, 5, 6]

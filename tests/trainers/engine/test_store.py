@@ -56,6 +56,15 @@ def test_the_last_checkpoints_and_users_files_are_kept(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
 
 
+def test_permanent_checkpoints_are_not_deleted(tmp_path: Path) -> None:
+    for place in (str(tmp_path / "here"), f"file://{tmp_path}/there"):
+        store = Store(place, tmp_path / "local", keep_every=6)
+        for step in range(2, 17, 2):
+            store.save(step, fill(f"step {step}"), wait=True)
+        assert store.steps() == [16, 14, 12, 6]
+        assert (store.get(6) / "weights").read_text() == "step 6"
+
+
 def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     for step in (3, 6):

@@ -171,13 +171,21 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
 # ---- configuration and tokenizer -------------------------------------------------------------------------------------
 
 
-def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:
+def open_text_model(
+    path: str,
+    scratch: bool = False,
+    fetched: bool = False,
+    prompt: str | None = None,
+    include_prompt: bool | None = None,
+) -> tuple[Path, Saved, PretrainedConfig, Any]:
     """Read everything of a text model except its weights, so that a run fails before it takes any resources.
 
     Args:
         path: Folder, or model ID on the Hugging Face Hub.
         scratch: The weights will be initialised randomly, so the folder need not contain any.
         fetched: The weights of a model of the Hub have been downloaded.
+        prompt: Prompt before every text. If None, the folder's default prompt.
+        include_prompt: Pool the tokens of the prompt. If None, the folder's setting.
 
     Returns:
         Folder, sentence-transformers modules, configuration and tokenizer. The configuration has two additional values:
@@ -192,6 +200,7 @@ def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> 
 
     folder = ENCODER.folder(path, weights=False)
     saved = read_modules(folder)
+    saved = saved._replace(conventions=saved.conventions.changed(prompt, include_prompt))
     if not scratch:
         ENCODER.refuse_unreadable(path, saved.folder, weights=fetched or Path(path).is_dir())
     config = text_config(str(saved.folder))
@@ -213,7 +222,6 @@ def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> 
         )
     if saved.conventions.do_lower_case:
         lower_case(tokenizer)
-    tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
     tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)
     taken = len(tokenizer(saved.conventions.prompt)["input_ids"])
     config.longest_text, config.tokens_beside = tokenizer.model_max_length, taken

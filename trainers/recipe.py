@@ -411,6 +411,9 @@ class Recipe(Settings):
             content.pop("export")
         if self.run.tf32:  # absent in older runs, which can still be resumed
             content["run"].pop("tf32")
+        for name in ("prompt", "include_prompt"):
+            if content["encoder"].get(name) is None:
+                content["encoder"].pop(name, None)
         for stream in content["streams"].values():
             stream.pop("cpus")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))

@@ -36,7 +36,7 @@ from multicse.models.text_folders import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches can enter them directly.
+# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches enter them directly.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
 
 TOKENIZING = threading.RLock()
@@ -135,7 +135,8 @@ class TextEncoder(SentenceEncoder):
         Args:
             path: Folder or model ID.
             pooling: Name of the pooling. If None, a sentence-transformers folder defines it; other models get ``mean``
-                (CLIP and models for text generation ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if it has one.
+                (CLIP and models for text generation ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if
+                it has one.
             hidden_dropout: Dropout in the layers. If None, the model's own.
             attention_dropout: Dropout of the attention weights. If None, the model's own.
             scratch: Use configuration and tokenizer only, and initialise the weights with torch's random generator.
@@ -427,8 +428,8 @@ def patch_width(config: PretrainedConfig, tokens: int = 0) -> int:
         )
     if (most := positions(config)) < tokens:
         raise ValueError(
-            f"encoder.path: a {config.model_type!r} model with {most} positions cannot process the {tokens} tokens of an image "
-            "or spectrogram; use larger patches (patch_size), or a model with more positions"
+            f"encoder.path: a {config.model_type!r} model with {most} positions cannot process the {tokens} tokens of an "
+            "image or spectrogram; use larger patches (patch_size), or a model with more positions"
         )
     with torch.device("meta"):  # shapes only
         return kind(config).get_input_embeddings().embedding_dim
@@ -448,8 +449,8 @@ class EncoderConfig(AnyEncoderConfig):
     path: str
     """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
     pooling: Pooling | None = None
-    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, the last token (eot) for
-    CLIP and models for text generation, otherwise mean."""
+    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
+    for CLIP and models for text generation, otherwise mean."""
     prompt: str | None = None
     """Prompt before every text in training and evaluation; exports contain it as the default prompt. If None, the default
     prompt of the folder; an empty one removes it."""
@@ -473,9 +474,15 @@ class EncoderConfig(AnyEncoderConfig):
                 raise
             raise ENCODER.cannot_load(self.path, error) from None
         self.lora.check()
+        if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
+            raise ValueError(
+                f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "
+                "token; use eot (the last token) or mean"
+            )
         if self.include_prompt is not None and not saved.conventions.prompt:
             raise ValueError(
-                f"encoder.include_prompt={self.include_prompt} has no effect without a prompt; set encoder.prompt, or remove it"
+                f"encoder.include_prompt={self.include_prompt} has no effect without a prompt; set encoder.prompt, or "
+                "remove it"
             )
         return config
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from multicse.models.clip_layers import init_clip_text
 from multicse.models.hub_folders import HALVES, half, has_pooler, model_class
+from multicse.models.packing import DECODERS
 from multicse.models.pooling import Head, Pooling
 from multicse.models.pretrained import ENCODER
 from multicse.models.st_modules import Saved, read_modules
@@ -94,8 +95,8 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
         own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
         return given if given is not None else own[0] if own else None
 
-    # CLIP's configuration may contain a dropout, but the model does not apply it.
-    first = (hidden or 0.0) if config.model_type == "clip_text_model" else dropout(hidden, HIDDEN_DROPOUTS)
+    # CLIP's configuration may contain a dropout, but the model does not apply it. Decoders have none in their layers.
+    first = (hidden or 0.0) if config.model_type in ("clip_text_model", *DECODERS) else dropout(hidden, HIDDEN_DROPOUTS)
     return not first == dropout(attention, ATTENTION_DROPOUTS) == 0
 
 

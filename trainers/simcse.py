@@ -6,6 +6,7 @@ is not implemented.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,9 +14,12 @@ from torch import Tensor
 
 from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import has_dropout
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
+
+log = logging.getLogger(__name__)
 
 
 class SimCSEConfig(MethodConfig):
@@ -43,6 +47,14 @@ class SimCSEConfig(MethodConfig):
         """Check the number of texts per sample, which `setting` (the path of `supervised`) determines."""
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
+        start = recipe.encoder
+        if encoder is None or self.supervised or start.lora.dropout:
+            return
+        if not has_dropout(encoder, start.hidden_dropout, start.attention_dropout):
+            log.warning(
+                "encoder.path: without dropout both views of a sentence are equal, so the loss only separates sentences; "
+                "set encoder.attention_dropout to 0.1, or encoder.lora.dropout with encoder.lora.rank"
+            )
 
     def build(self, encoder: TextEncoder) -> SimCSE:
         """Return SimCSE with `encoder`."""

@@ -113,7 +113,7 @@ def test_adapters_are_in_all_linear_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("llama", {"encoder.lora.rank": 2, "encoder.lora.dropout": 0.1, "optim.text.layer_decay": 0.9}),
+        ("llama", {"encoder.lora.rank": 2, "encoder.lora.dropout": 0.1, "run.gradient_checkpointing": True}),
         ("qwen2", {"encoder.attention_dropout": 0.1, "encoder.prompt": "the big ", "run.mini_batch_size": 5}),
     ],
 )

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+DECODERS = {"llama", "mistral", "qwen2", "qwen3"}
+"""Model types with causal attention and rotary positions, so padding on either side gives the same vectors."""
+PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta", *DECODERS}
 """Model types with replaceable attention and a `position_ids` argument."""
 LAYERS_PACKED = {"clip_text_model"}
 """Model types that can process packed texts in their layers only."""
@@ -70,13 +72,16 @@ class Packing:
             model: Transformer of Hugging Face.
             inputs: Token IDs (B, L), or word embeddings (B, L, d).
         """
-        table = getattr(model.embeddings, "position_embeddings", None)
+        table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)  # RoBERTa starts to count positions after it
         positions = self.positions if padding is None else self.positions + padding + 1
         if padding is not None and not inputs.is_floating_point():  # and skips padding tokens
             counted = inputs.ne(padding).long()
             positions = self.pack(counted.cumsum(1) * counted) + padding
-        return {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
+        arguments = {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
+        if model.config.model_type in DECODERS:  # without a 4D mask, which `attention` ignores, they would make one (T, T)
+            arguments["attention_mask"] = self.mask[None, None]
+        return arguments
 
 
 def first_true(mask: Tensor, count: int) -> Tensor:
@@ -122,8 +127,10 @@ def enable_packing(model: Any) -> None:
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
     replace_dropout(model)
-    if model.config.model_type in PACKED | LAYERS_PACKED and model.config._attn_implementation == "sdpa":
-        model.config._attn_implementation = NAME
+    config = model.config
+    other = getattr(config, "sliding_window", None) or not getattr(config, "is_causal", True)  # not in `attention`
+    if config.model_type in PACKED | LAYERS_PACKED and config._attn_implementation == "sdpa" and not other:
+        config._attn_implementation = NAME
 
 
 def attention(
@@ -143,8 +150,8 @@ def attention(
     Args:
         module: Attention module of the model.
         query: Queries, (B, H, L, d), or (1, H, T, d) if packed.
-        key: Keys, (B, H, L, d) or (1, H, T, d).
-        value: Values, (B, H, L, d) or (1, H, T, d).
+        key: Keys, (B, H, L, d) or (1, H, T, d); H may be a divisor of the number of query heads.
+        value: Values, like `key`.
         attention_mask: Mask of a padded batch, (B, 1, L, L).
         packing: Positions of packed texts. If None, the batch is padded.
         dropout: Dropout of the attention weights.
@@ -157,10 +164,13 @@ def attention(
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling, "is_causal": causal}
+    fast = packing is not None or (dropout and attention_mask is None and query.device.type == "cpu")
+    if fast and key.shape[1] != query.shape[1]:  # grouped-query attention
+        key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
     if packing is not None:
         within = {"cpu": within_lengths, "cuda": within_offsets}.get(query.device.type, within_padded)
         return within(packing, (query, key, value), options), None
-    if dropout and attention_mask is None and query.device.type == "cpu":
+    if fast:
         return attend(query, key, value, options).transpose(1, 2), None
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

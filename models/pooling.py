@@ -57,20 +57,19 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
 
 
 def without_prompt(mask: Tensor, tokens: int) -> Tensor:
-    """Set the first positions of a mask to zero.
+    """Set the first tokens of a mask to zero.
 
     Args:
-        mask: 1 for tokens, 0 for padding, which is on the right, (B, L).
-        tokens: Number of positions. If 0, the mask itself is returned.
+        mask: 1 for tokens, 0 for padding on either side, (B, L).
+        tokens: Number of tokens. If 0, the mask itself is returned.
 
     Returns:
         Mask, (B, L).
     """
     if not tokens:
         return mask
-    mask = mask.clone()
-    mask[:, :tokens] = 0
-    return mask
+    first = mask.int().argmax(1, keepdim=True)
+    return mask * (torch.arange(mask.shape[1], device=mask.device) >= first + tokens)
 
 
 @torch.no_grad()

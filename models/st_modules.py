@@ -36,6 +36,14 @@ class Conventions(NamedTuple):
         """Return the prompt that is put before every sentence; usually empty."""
         return self.prompts[self.default_prompt_name] if self.default_prompt_name else ""
 
+    def changed(self, prompt: str | None, include_prompt: bool | None) -> Conventions:
+        """Return the settings with a prompt for all texts, queries and documents, and its pooling; None keeps a setting."""
+        new = self if include_prompt is None else self._replace(include_prompt=include_prompt)
+        if prompt is None:
+            return new
+        prompts = {**self.prompts, "query": prompt, "document": prompt}
+        return new._replace(prompts=prompts, default_prompt_name="query" if prompt else None)
+
     @property
     def options(self) -> dict[str, Any]:
         """Return the keyword arguments with these settings for `SentenceTransformer`."""

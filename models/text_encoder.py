@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import has_pooler, languages_of
-from multicse.models.packing import Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
+from multicse.models.hub_folders import has_pooler, languages_of, model_class
+from multicse.models.packing import DECODERS, Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
 from multicse.models.pretrained import ENCODER
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
@@ -26,6 +27,7 @@ from multicse.models.text_folders import (
     new_model,
     no_pooler,
     open_text_model,
+    positions,
     positions_of,
     prompt_length,
     set_dropouts,
@@ -34,7 +36,7 @@ from multicse.models.text_folders import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches can enter them.
+# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches enter them directly.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
 
 TOKENIZING = threading.RLock()
@@ -60,7 +62,7 @@ class TextEncoder(SentenceEncoder):
     ``cls``                   first token, then the head (Linear + tanh; a saved model's pooler)
     ``cls_before_pooler``     first token
     ``mean``, ``max``         over the tokens that are not padding
-    ``eot``                   last token that is not padding, for causal models (CLIP)
+    ``eot``                   last token that is not padding, for causal models (CLIP, Llama, Qwen)
     ``avg_top2``              mean over tokens of the mean of the last two layers
     ``avg_first_last``        mean over tokens of the mean of embedding output and last layer (the published
                               SimCSE numbers; later SimCSE code uses the first transformer layer instead)
@@ -106,7 +108,10 @@ class TextEncoder(SentenceEncoder):
         self.limit = min(limit or 10**9, positions_of(model), tokenizer.model_max_length)
         """Maximum number of tokens of a text, including special tokens."""
         self.tokenizer.model_max_length = self.limit
-        self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
+        if self.model.config.model_type in DECODERS:
+            self.model.config.use_cache = False  # for generation only
+        else:
+            self.tokenizer.padding_side = "right"  # absolute positions would depend on the longest text of a batch
         self.conventions = Conventions()
         """Settings of sentence-transformers for texts and vectors."""
         self.prompt_tokens = 0
@@ -120,6 +125,8 @@ class TextEncoder(SentenceEncoder):
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
         scratch: bool = False,
+        prompt: str | None = None,
+        include_prompt: bool | None = None,
     ) -> TextEncoder:
         """Load a Hugging Face or sentence-transformers model in float32, from safetensors only.
 
@@ -128,17 +135,20 @@ class TextEncoder(SentenceEncoder):
         Args:
             path: Folder or model ID.
             pooling: Name of the pooling. If None, a sentence-transformers folder defines it; other models get ``mean``
-                (CLIP ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if it has one.
+                (CLIP and models for text generation ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if
+                it has one.
             hidden_dropout: Dropout in the layers. If None, the model's own.
             attention_dropout: Dropout of the attention weights. If None, the model's own.
             scratch: Use configuration and tokenizer only, and initialise the weights with torch's random generator.
+            prompt: Prompt before every text. If None, the folder's default prompt.
+            include_prompt: Pool the tokens of the prompt. If None, the folder's setting.
 
         Raises:
             ValueError: If the model is not found, has no safetensors, or has unsupported sentence-transformers modules.
         """
         try:
             ENCODER.folder(path, weights=not scratch)  # downloads a model of the Hub before it is read
-            folder, saved, config, tokenizer = open_text_model(path, scratch, fetched=True)
+            folder, saved, config, tokenizer = open_text_model(path, scratch, True, prompt, include_prompt)
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or default_pooling(config)
             if scratch:
@@ -179,13 +189,20 @@ class TextEncoder(SentenceEncoder):
         return self.config.hidden_size
 
     @property
+    def causal(self) -> bool:
+        """Return True if tokens attend to preceding tokens only."""
+        return getattr(self.config, "is_causal", True) and any(
+            getattr(part, "is_causal", False) for part in self.model.modules()
+        )
+
+    @property
     def embeddings(self) -> nn.Module:
         """Return the module of layer 0: embeddings of words, positions and types, and LayerNorm.
 
         Raises:
             ValueError: If the model type has no such module.
         """
-        module = getattr(self.model, "embeddings", None)
+        module = getattr(self.model, "embeddings", getattr(self.model, "embed_tokens", None))
         if not isinstance(module, nn.Module):
             raise ValueError(
                 f"encoder.path: a {self.config.model_type!r} model has no module `embeddings` that could be frozen; choose "
@@ -307,8 +324,9 @@ class TextEncoder(SentenceEncoder):
             input_ids: Token IDs, (B, L).
             attention_mask: 1 for tokens, 0 for padding, (B, L), for the first two inputs. If None, nothing is padding.
             inputs_embeds: Vectors in place of word embeddings, (B, L, d).
-            patches: Vectors that enter the first layer directly, (B, L, d): without the text's position and type
-                embeddings, LayerNorm and dropout, and without a mask. Only for model types in `STACKS`.
+            patches: Vectors without a mask, (B, L, d) with d of `patch_width`. In models of the types in `STACKS` they enter
+                the first layer directly, without the text's position and type embeddings, LayerNorm and dropout; in other
+                models they take the place of word embeddings.
             padding: Compute the states of padding, too. Otherwise they are undefined and cost nothing (`token_states`).
             host_mask: Copy of the mask on the CPU, (B, L), which avoids a synchronisation with the GPU.
 
@@ -316,19 +334,19 @@ class TextEncoder(SentenceEncoder):
             Pooled states, (B, d), and token states, (B, L, d).
         """
         layers, prompt = self.pooling in AVERAGED, 0 if patches is not None else self.prompt_tokens
-        if patches is not None:
+        if patches is not None and self.config.model_type in STACKS:
             states = [patches]
             for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
                 states.append(layer(states[-1], None))
             tokens, hidden = states[-1], tuple(states)
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
         else:
-            given = input_ids if inputs_embeds is None else inputs_embeds
+            given = next((one for one in (patches, inputs_embeds, input_ids) if one is not None), None)
             assert given is not None  # exactly one input is given
             mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
-            if padding:
-                seen = mask
-                if can_pack(self.model) and mask.device.type != "cpu":
+            if padding or patches is not None:
+                seen = mask if patches is None else None
+                if padding and can_pack(self.model) and mask.device.type != "cpu" and not self.causal:
                     # With a mask (B, L) transformers would wait for the GPU to check whether all values are 1.
                     seen = (mask != 0)[:, None, None].expand(-1, 1, mask.shape[1], -1)
                 out = self.model(**model_kwargs(given), attention_mask=seen, output_hidden_states=layers)
@@ -367,11 +385,13 @@ class TextEncoder(SentenceEncoder):
         if self.path is None:
             of = "" if self.origin is None else f", with the tokenizer of `{shown(self.origin)}`"
             initialised_from = f"From random weights{of}, trained"
+        prompt = self.conventions.prompt
         return CardText(
             what=SENTENCES,
             initialised_from=initialised_from,
             usage=usage(),
-            notes="`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in "
+            notes=(f"Texts follow the prompt {prompt!r}, which `SentenceTransformer` adds. " if prompt else "")
+            + "`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in "
             "`modules.json`. To continue training, start a run with `--encoder.path`.",
             bases=() if self.path is None else (self.origin,),
             languages=languages_of(self.path),
@@ -388,6 +408,33 @@ def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tens
     return ((torch.maximum(first, start)) < torch.minimum(last, stop)).long()
 
 
+def patch_width(config: PretrainedConfig, tokens: int = 0) -> int:
+    """Return the dimension of patches for a model: its hidden size, or the dimension of its word embeddings.
+
+    Args:
+        config: Configuration of the model.
+        tokens: Number of patches of an image or spectrogram.
+
+    Raises:
+        ValueError: If the model does not accept patches, or not as many.
+    """
+    if config.model_type in STACKS:
+        return config.hidden_size
+    kind = model_class(config)
+    if kind is None or "inputs_embeds" not in inspect.signature(kind.forward).parameters:
+        raise ValueError(
+            f"encoder.path: a {config.model_type!r} model accepts no input embeddings (inputs_embeds), so it cannot process "
+            "image or audio patches; choose a model such as BERT, RoBERTa, ELECTRA, MPNet, ModernBERT or Qwen"
+        )
+    if (most := positions(config)) < tokens:
+        raise ValueError(
+            f"encoder.path: a {config.model_type!r} model with {most} positions cannot process the {tokens} tokens of an "
+            "image or spectrogram; use larger patches (patch_size), or a model with more positions"
+        )
+    with torch.device("meta"):  # shapes only
+        return kind(config).get_input_embeddings().embedding_dim
+
+
 def is_bert_pooler(head: Head) -> bool:
     """Return True if a head has the form of BERT's pooler."""
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
@@ -402,7 +449,13 @@ class EncoderConfig(AnyEncoderConfig):
     path: str
     """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
     pooling: Pooling | None = None
-    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder, otherwise mean (CLIP: eot)."""
+    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
+    for CLIP and models for text generation, otherwise mean."""
+    prompt: str | None = None
+    """Prompt before every text in training and evaluation; exports contain it as the default prompt. If None, the default
+    prompt of the folder; an empty one removes it."""
+    include_prompt: bool | None = None
+    """Pool the tokens of the prompt, too. If None, the setting of the folder, otherwise True."""
     scratch: bool = False
     """Use configuration and tokenizer of the path, and initialise the weights randomly with the run's seed."""
     hidden_dropout: float | None = Field(None, ge=0, lt=1)
@@ -415,12 +468,22 @@ class EncoderConfig(AnyEncoderConfig):
     def read(self) -> PretrainedConfig:
         """Read the configuration of the transformer and check the folder."""
         try:
-            *_, config, _ = open_text_model(self.path, self.scratch)
+            _, saved, config, _ = open_text_model(self.path, self.scratch, False, self.prompt, self.include_prompt)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
             if str(error).startswith("encoder."):
                 raise
             raise ENCODER.cannot_load(self.path, error) from None
         self.lora.check()
+        if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
+            raise ValueError(
+                f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "
+                "token; use eot (the last token) or mean"
+            )
+        if self.include_prompt is not None and not saved.conventions.prompt:
+            raise ValueError(
+                f"encoder.include_prompt={self.include_prompt} has no effect without a prompt; set encoder.prompt, or "
+                "remove it"
+            )
         return config
 
     def load(self, places: Sequence[Path]) -> TextEncoder:
@@ -431,6 +494,8 @@ class EncoderConfig(AnyEncoderConfig):
             hidden_dropout=self.hidden_dropout,
             attention_dropout=self.attention_dropout,
             scratch=self.scratch,
+            prompt=self.prompt,
+            include_prompt=self.include_prompt,
         )
         if self.lora.rank:
             add_adapters(encoder.model, self.lora)

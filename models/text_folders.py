@@ -10,6 +10,7 @@ from torch import Tensor
 
 from multicse.models.clip_layers import init_clip_text
 from multicse.models.hub_folders import HALVES, half, has_pooler, model_class
+from multicse.models.packing import DECODERS
 from multicse.models.pooling import Head, Pooling
 from multicse.models.pretrained import ENCODER
 from multicse.models.st_modules import Saved, read_modules
@@ -94,8 +95,8 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
         own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
         return given if given is not None else own[0] if own else None
 
-    # CLIP's configuration may contain a dropout, but the model does not apply it.
-    first = (hidden or 0.0) if config.model_type == "clip_text_model" else dropout(hidden, HIDDEN_DROPOUTS)
+    # CLIP's configuration may contain a dropout, but the model does not apply it. Decoders have none in their layers.
+    first = (hidden or 0.0) if config.model_type in ("clip_text_model", *DECODERS) else dropout(hidden, HIDDEN_DROPOUTS)
     return not first == dropout(attention, ATTENTION_DROPOUTS) == 0
 
 
@@ -171,13 +172,21 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
 # ---- configuration and tokenizer -------------------------------------------------------------------------------------
 
 
-def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> tuple[Path, Saved, PretrainedConfig, Any]:
+def open_text_model(
+    path: str,
+    scratch: bool = False,
+    fetched: bool = False,
+    prompt: str | None = None,
+    include_prompt: bool | None = None,
+) -> tuple[Path, Saved, PretrainedConfig, Any]:
     """Read everything of a text model except its weights, so that a run fails before it takes any resources.
 
     Args:
         path: Folder, or model ID on the Hugging Face Hub.
         scratch: The weights will be initialised randomly, so the folder need not contain any.
         fetched: The weights of a model of the Hub have been downloaded.
+        prompt: Prompt before every text. If None, the folder's default prompt.
+        include_prompt: Pool the tokens of the prompt. If None, the folder's setting.
 
     Returns:
         Folder, sentence-transformers modules, configuration and tokenizer. The configuration has two additional values:
@@ -192,6 +201,7 @@ def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> 
 
     folder = ENCODER.folder(path, weights=False)
     saved = read_modules(folder)
+    saved = saved._replace(conventions=saved.conventions.changed(prompt, include_prompt))
     if not scratch:
         ENCODER.refuse_unreadable(path, saved.folder, weights=fetched or Path(path).is_dir())
     config = text_config(str(saved.folder))
@@ -213,7 +223,6 @@ def open_text_model(path: str, scratch: bool = False, fetched: bool = False) -> 
         )
     if saved.conventions.do_lower_case:
         lower_case(tokenizer)
-    tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
     tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)
     taken = len(tokenizer(saved.conventions.prompt)["input_ids"])
     config.longest_text, config.tokens_beside = tokenizer.model_max_length, taken

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from multicse.data.streams.base import Batch
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from multicse.models.pooling import Head
-from multicse.models.text_encoder import STACKS, TextEncoder
+from multicse.models.text_encoder import TextEncoder, patch_width
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Variant, named_updates
@@ -180,13 +180,8 @@ class NonLingSettings(MethodConfig):
             config.check_stream(name, recipe)
         if encoder is None:
             return
-        if encoder.model_type not in STACKS:
-            raise ValueError(
-                f"encoder.path: a {encoder.model_type!r} model does not support image or audio patches; choose a model of "
-                f"type {', '.join(STACKS)}"
-            )
         for config in self.nonling.values():
-            config.check(encoder.hidden_size, self.variant)
+            config.check(patch_width(encoder, config.tokens(self.variant)), self.variant)
 
     def build(self, encoder: TextEncoder) -> NonLingCSE:
         """Return NonLing-CSE with `encoder`."""
@@ -228,7 +223,7 @@ class NonLingCSE(SimCSE):
         super().__init__(encoder, config.text)
         self.config = config
         self.patches = nn.ModuleDict(
-            {name: stream.patches(encoder.hidden_size, config.variant) for name, stream in config.nonling.items()}
+            {name: stream.patches(patch_width(encoder.config), config.variant) for name, stream in config.nonling.items()}
         )
         self.heads = nn.ModuleDict({name: Head(encoder.hidden_size) for name in config.nonling})  # `image_mlp`
 
@@ -244,7 +239,7 @@ class NonLingCSE(SimCSE):
         views = batch[self.FIELDS[stream]]
         views = views.expand(-1, 2, *views.shape[2:]) if views.shape[1] == 1 else views  # two dropout masks
         tokens = self.sentence_encoder.outputs(patches=self.patches[stream](views.flatten(0, 1))).tokens
-        cls = tokens[:, 0]
+        cls = tokens[:, -1 if self.sentence_encoder.causal else 0]  # the token that all patches reach
         if self.text.supervised:  # CLS -> mlp, shared with the text -> image_mlp
             cls = self.sentence_encoder.project(cls)
         return {"views": self.heads[stream](cls).unflatten(0, views.shape[:2])}

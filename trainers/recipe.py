@@ -434,6 +434,9 @@ class Recipe(Settings):
         if self.run.tf32:  # absent in older runs, which can still be resumed
             content["run"].pop("tf32")
         _drop_added(self.method, content["method"])
+        for name in ("prompt", "include_prompt"):
+            if content["encoder"].get(name) is None:
+                content["encoder"].pop(name, None)
         for stream in content["streams"].values():
             stream.pop("cpus")
             if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue

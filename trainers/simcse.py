@@ -6,6 +6,7 @@ is not implemented.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -16,7 +17,7 @@ from multicse.data.streams.base import Batch
 from multicse.models.adapters import frozen, frozen_copy
 from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder
-from multicse.models.text_folders import open_text_model
+from multicse.models.text_folders import has_dropout, open_text_model
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates
@@ -105,6 +106,8 @@ def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
 FROZEN = "frozen"
 """Value of `NegativesConfig.guide` for a copy of the initial encoder."""
 
+log = logging.getLogger(__name__)
+
 
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text update of all methods that extend it."""
@@ -136,6 +139,14 @@ class SimCSEConfig(MethodConfig):
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
         if encoder is not None:
             self.negatives.check(recipe, setting.replace("supervised", "negatives"))
+        start = recipe.encoder
+        if encoder is None or self.supervised or start.lora.dropout:
+            return
+        if not has_dropout(encoder, start.hidden_dropout, start.attention_dropout):
+            log.warning(
+                "encoder.path: without dropout both views of a sentence are equal, so the loss only separates sentences; "
+                "set encoder.attention_dropout to 0.1, or encoder.lora.dropout with encoder.lora.rank"
+            )
 
     def build(self, encoder: TextEncoder) -> SimCSE:
         """Return SimCSE with `encoder`."""

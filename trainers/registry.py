@@ -22,6 +22,7 @@ METHODS = {
     "gclsr": ".gclsr:GCLSRConfig",
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
     "multicse": ".multicse:MultiCSEConfig",
+    "tsdae": ".tsdae:TSDAEConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -74,7 +74,7 @@ class Static(ModuleEncoder):
 @torch.no_grad()
 def _token_vectors(encoder: FolderEncoder, tokenizer: Any) -> tuple[list[int], np.ndarray]:
     """Encode every token between the special tokens of an empty text; return the token IDs (V,) and vectors (V, d)."""
-    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
+    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.pad_token_id}  # model2vec keeps these two
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     ids = [i for i, piece in enumerate(pieces) if i not in special and not re.fullmatch(r"\[unused\d+\]", piece)]
     empty = tokenizer("")["input_ids"]

@@ -50,7 +50,7 @@ def in_loops(method: TSDAE, ids: Tensor, mask: Tensor) -> float:
         s = method.sentence_encoder({"input_ids": one, "attention_mask": torch.ones_like(one)})
         for t in range(1, int(length)):
             logits = decoder(one[:, :t], encoder_hidden_states=s[:, None]).logits[0, -1]
-            total -= float(logits[row[t]] - logits.exp().sum().log())
+            total -= (logits[row[t]] - logits.exp().sum().log()).item()
             count += 1
     return total / count
 

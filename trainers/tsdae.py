@@ -66,12 +66,10 @@ class TSDAE(Method):
         super().__init__()
         assert can_pack(encoder.model)  # so are all models in DECODERS
         layers, self.sentence_encoder, self.config = layer_stack(encoder.model), encoder, config
-        self.memories = nn.ModuleList(Memory(encoder.config) for _ in layers)
+        self.memories = nn.ModuleList(Memory(encoder.config, layer.attention) for layer in layers)
         self.transform = word_transform(encoder.hidden_size)
         self.bias = nn.Parameter(torch.zeros(encoder.model.get_input_embeddings().num_embeddings))
         self.register_buffer("continues", continuations(encoder.tokenizer), persistent=False)
-        for layer, memory in zip(layers, self.memories, strict=True):
-            layer.attention.register_forward_hook(memory.attend, with_kwargs=True)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``loss``, the sum over the tokens of each sentence, and the number of tokens ``count``, (B,)."""
@@ -86,7 +84,8 @@ class TSDAE(Method):
         states = model.embeddings(input_ids=given["input_ids"], position_ids=given["position_ids"])
         for layer in layer_stack(model):
             states = layer(states, None, is_causal=True, packing=packing, memory=sentence[rows][None])
-        logits = F.linear(self.transform(states[0]), model.get_input_embeddings().weight, self.bias).float()
+        logits = F.linear(self.transform(states[0]), model.get_input_embeddings().weight, self.bias)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(logits, packing.pack(ids[:, 1:])[0], reduction="none")  # -log P(x_t | x~), section 3
         return {"loss": loss.new_zeros(len(ids)).index_add(0, rows, loss), "count": mask[:, 1:].sum(1).to(loss.dtype)}
 
@@ -99,8 +98,9 @@ class TSDAE(Method):
 class Memory(nn.Module):
     """Cross-attention of a layer to the sentence embedding s, its only key (section 3), so that the softmax is always 1."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: Any, attention: nn.Module) -> None:
         super().__init__()
+        attention.register_forward_hook(self._attend, with_kwargs=True)
         width, self.heads = config.hidden_size, config.num_attention_heads
         self.value, self.dense = nn.Linear(width, width), nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
@@ -109,7 +109,7 @@ class Memory(nn.Module):
             nn.init.normal_(linear.weight, std=config.initializer_range)
             nn.init.zeros_(linear.bias)
 
-    def attend(self, attention: nn.Module, args: Any, kwargs: dict[str, Any], output: tuple[Tensor, Any]) -> Any:
+    def _attend(self, attention: nn.Module, args: Any, kwargs: dict[str, Any], output: tuple[Tensor, Any]) -> Any:
         """Apply the cross-attention to the output of a layer's self-attention, if the layer decodes."""
         return None if kwargs.get("memory") is None else (self(output[0], kwargs["memory"]), *output[1:])
 

@@ -77,7 +77,7 @@ def test_the_encoder_sees_the_remaining_words_only() -> None:
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         out = method.encode("text", batch)
-        losses.append(float(out["loss"].sum()))
+        losses.append(out["loss"].sum().item())
         assert out["count"].tolist() == (batch["attention_mask"].sum(2)[:, 0] - 1).tolist()
     assert losses[0] == losses[1] != losses[2]
 

@@ -37,8 +37,8 @@ class Arguments:
 
     MODEL is PLACE[@POOLING][+POST][:FIT]. PLACE is a local folder or a Hugging Face model ID (transformers,
     sentence-transformers, CLIP or CLAP), or a file of word vectors. POST is whitening, centring, standardise,
-    all-but-the-top or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
-    bert+whitening256, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
+    all-but-the-top, static or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@ditto,
+    bert@wk, bert+whitening256, bert+static, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
@@ -57,8 +57,8 @@ class Arguments:
     -geometry after the name of an STS task: alignment and uniformity. Your own data: pairs:FILE, hub:DATASET, classify:FILE,
     finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS, geometry:PLACE. Default: all STS tasks found in --data."""
     pooling: str | None = None
-    """Pooling to use instead of the model's own: cls, mean, max, last2, first-last, layer3-mean, wk, ... Default: the
-    pooling that the model's files specify, or mean."""
+    """Pooling to use instead of the model's own: cls, mean, max, last2, first-last, layer3-mean, ditto, wk, ... Default:
+    the pooling that the model's files specify, or mean."""
     fit: Path | None = None
     """Text for fitting +whitening, +flow and other post-processing: a file with one sentence per line, or shards. For a
     single model, write +flow:PLACE. Default: the sentences of the tasks, without labels."""

@@ -41,33 +41,8 @@ class MaskedLMConfig(MethodConfig):
     `encoder.path` is trained further."""
 
     def make_start(self, recipe: Recipe) -> Recipe:
-        """Create the new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
-
-        The folder name is a hash of everything that determines the encoder, so another text or vocabulary creates another
-        folder.
-
-        Raises:
-            RecipeError: If `encoder.path` itself contains an encoder.
-        """
-        assert isinstance(recipe.encoder, EncoderConfig)
-        if self.fresh is None:
-            return recipe
-        path, shards = Path(recipe.encoder.path), recipe.shards("text")
-        if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
-            path = path.parent
-        if (path / "config.json").exists():
-            raise RecipeError(
-                f"encoder.path={recipe.encoder.path!r} contains an encoder, but this recipe creates one (method.fresh); use "
-                "the recipe 'further' to continue its training, or choose another folder for new encoders"
-            )
-        folder = path / _key(self.fresh, shards, recipe.run.seed)
-        if not folder.exists():
-            path.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
-                made = Path(place) / "start"
-                make_encoder(self.fresh, sentences(recipe), made, recipe.run.seed)
-                made.rename(folder)
-        return recipe.replace("encoder.path", str(folder))
+        """Create the new encoder, unless it exists, and return the recipe that names it."""
+        return recipe if self.fresh is None else fresh_start(self.fresh, recipe)
 
     def build(self, encoder: TextEncoder) -> MaskedLM:
         """Return the encoder with a masked-language-model head."""
@@ -85,12 +60,9 @@ class MaskedLM(Method):
         super().__init__()
         width = encoder.hidden_size
         self.sentence_encoder, self.settings = encoder, config
-        first = nn.Linear(width, width)
-        self.transform = nn.Sequential(first, nn.GELU(), nn.LayerNorm(width))
+        self.transform = word_transform(width)
         self.bias = nn.Parameter(torch.zeros(len(encoder.tokenizer)))
         self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
-        nn.init.eye_(first.weight)
-        nn.init.zeros_(first.bias)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``loss`` and ``correct`` (B,), sums over a sentence's selected tokens, and their number ``chosen`` (B,)."""
@@ -122,6 +94,46 @@ class MaskedLM(Method):
         sums = features["text"]
         count = sums["chosen"].sum().clamp_min(1)
         return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
+
+
+def word_transform(width: int) -> nn.Sequential:
+    """Return BERT's layer between token states and word embeddings of a width; its linear map starts as the identity."""
+    first = nn.Linear(width, width)
+    nn.init.eye_(first.weight)
+    nn.init.zeros_(first.bias)
+    return nn.Sequential(first, nn.GELU(), nn.LayerNorm(width))
+
+
+def fresh_start(fresh: FreshEncoder, recipe: Recipe) -> Recipe:
+    """Create a new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
+
+    The folder name is a hash of everything that determines the encoder, so another text or vocabulary creates another
+    folder.
+
+    Args:
+        fresh: Settings of the new encoder.
+        recipe: Recipe with the stream ``text``.
+
+    Raises:
+        RecipeError: If `encoder.path` itself contains an encoder.
+    """
+    assert isinstance(recipe.encoder, EncoderConfig)
+    path, shards = Path(recipe.encoder.path), recipe.shards("text")
+    if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
+        path = path.parent
+    if (path / "config.json").exists():
+        raise RecipeError(
+            f"encoder.path={recipe.encoder.path!r} contains an encoder, but this recipe creates one (method.fresh); use a "
+            "recipe that trains an existing encoder, such as pretrain/further, or choose another folder for new encoders"
+        )
+    folder = path / _key(fresh, shards, recipe.run.seed)
+    if not folder.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
+            made = Path(place) / "start"
+            make_encoder(fresh, sentences(recipe), made, recipe.run.seed)
+            made.rename(folder)
+    return recipe.replace("encoder.path", str(folder))
 
 
 def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:

@@ -23,6 +23,7 @@ METHODS = {
     "gclsr": ".gclsr:GCLSRConfig",
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
     "multicse": ".multicse:MultiCSEConfig",
+    "tsdae": ".tsdae:TSDAEConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -19,8 +19,11 @@ logger = logging.getLogger(__name__)
 
 Single = Literal["cls", "mean", "max"]  # poolings of the tokens of one layer
 SINGLE: tuple[Single, ...] = get_args(Single)
-NAMES = ["last2", "first-last", "first1-last"]
+NAMES = ["last2", "first-last", "first1-last", "ditto"]
 _LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
+DITTO = re.compile(r"ditto(?:(\d+)-(\d+))?")
+"""Layer and head of the attention; without numbers, `DITTO_BERT_BASE`."""
+DITTO_BERT_BASE = (1, 10)
 
 States = Sequence[Tensor]  # embedding output and states of l layers: l + 1 tensors (B, T, d)
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
@@ -31,7 +34,7 @@ POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {}
 def is_layer_pooling(name: str) -> bool:
     """Return True if `name` is a pooling of `layer_pooling` or of a plugin."""
     load_plugins()
-    patterns = (_LAYER.pattern, *POOLINGS)
+    patterns = (_LAYER.pattern, DITTO.pattern, *POOLINGS)
     return name in NAMES or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
@@ -42,6 +45,8 @@ def layer_pooling(name: str, depth: int) -> Pool:
     ``last2``                  mean over tokens of the average of the last two layers
     ``first-last``             ... of the embedding output and the last layer (the published "first-last" numbers)
     ``first1-last``            ... of the first and the last transformer layer (as in SimCSE's current code)
+    ``ditto<k>-<h>``           as ``first-last``, but the sum over tokens with the weights in `mask`: the attention of each
+                               token to itself in head h of layer k, counted from 1 (Chen et al., Ditto, EMNLP 2023)
 
     Args:
         name: Name for which `is_layer_pooling` is True.
@@ -58,6 +63,8 @@ def layer_pooling(name: str, depth: int) -> Pool:
     for pattern, make in POOLINGS.items():
         if match := re.fullmatch(pattern, name):
             return make(match, depth)
+    if DITTO.fullmatch(name):
+        return lambda states, mask: ((states[0] + states[depth]) / 2 * mask.unsqueeze(-1)).sum(1)
     pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
     first, last = pairs[name]
     return lambda states, mask: pool((states[first] + states[last]) / 2, (), mask, "mean")

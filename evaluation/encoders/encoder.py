@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from multicse.data.errors import did_you_mean
-from multicse.evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
+from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.encoders.folders import refuse_random
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import WEIGHTS, load_saved
@@ -298,13 +298,24 @@ class FolderEncoder(ModuleEncoder):
         pooling: Name of the pooling, for reports.
         batch_size: Texts of 32 tokens per batch.
         pool: Pooling over the hidden states of all layers. If None, the model's own pooling.
+        head: Layer and head, from 1. `pool` then receives the attention of each token to itself in place of the mask.
     """
 
-    def __init__(self, model: Any, path: Path, pooling: str, batch_size: int, pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        path: Path,
+        pooling: str,
+        batch_size: int,
+        pool: Pool | None = None,
+        head: tuple[int, int] | None = None,
+    ) -> None:
         prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
         width = model.truncate_dim
 
         def forward(features: Features) -> Tensor:
+            if pool is not None and head is not None:
+                return pool(*_attended_states(model, features, *head))
             if pool is not None:
                 return pool(_hidden_states(model, features), features["attention_mask"])
             return model(features)["sentence_embedding"][:, :width]
@@ -371,7 +382,9 @@ def load_encoder(
     if model.similarity_fn_name != "cosine":
         logger.warning("%s compares vectors by %s, but tasks use cosine similarity", folder, model.similarity_fn_name)
     if pooling is not None and layered:
-        return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
+        depth = _depth(model, folder)
+        head = _head(model, pooling, depth) if DITTO.fullmatch(pooling) else None
+        return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head)
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
     if pooling is None and not (folder / "modules.json").is_file():
         logger.info("%s does not specify a pooling (no modules.json): using %s pooling", folder, *used)
@@ -430,6 +443,30 @@ def _hidden_states(model: Any, features: Features) -> list[Tensor]:
     model[0].auto_model.config.output_hidden_states = True
     features = model[0](features)
     return [*features["all_layer_embeddings"][:-1], features["token_embeddings"]]
+
+
+def _head(model: Any, pooling: str, depth: int) -> tuple[int, int]:
+    """Return layer and head of a name that `DITTO` matches, and let the model compute attention weights."""
+    match = DITTO.fullmatch(pooling)
+    assert match is not None
+    layer, head = (int(match[1]), int(match[2])) if match[1] else DITTO_BERT_BASE
+    network = model[0].auto_model
+    heads = network.config.num_attention_heads
+    if not (1 <= layer <= depth and 1 <= head <= heads):
+        raise EvaluationError(
+            f"pooling {pooling!r}: head {head} of layer {layer} does not exist; choose ditto1-1 to ditto{depth}-{heads}"
+        )
+    network.set_attn_implementation("eager")
+    return layer, head
+
+
+def _attended_states(model: Any, features: Features, layer: int, head: int) -> tuple[list[Tensor], Tensor]:
+    """Return the states of all layers, each (B, T, d), and the attention of each token to itself, 0 for padding, (B, T)."""
+    mask = features["attention_mask"]
+    out = model[0].auto_model(
+        input_ids=features["input_ids"], attention_mask=mask, output_hidden_states=True, output_attentions=True
+    )
+    return [*out.hidden_states[:-1], out.last_hidden_state], out.attentions[layer - 1][:, head - 1].diagonal(0, 1, 2) * mask
 
 
 def usable_device(device: str | None) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
+from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import train_wordpiece
 from multicse.pipelines.api import prepare
 from multicse.pipelines.pretrain import small
+from multicse.pipelines.tsdae import scratch
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import write_encoder, write_tar
 
@@ -51,6 +53,17 @@ def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> N
     assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
     shutil.rmtree(tmp_path / "starts")
     assert prepare(recipe) == first, "the initial encoder does not depend on folder or time"
+
+
+def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:
+    """Text, settings and seed decide it, not the method; one step of the method runs on it."""
+    other = scratch().changed({"streams": recipe.streams, "encoder": recipe.encoder, "run": recipe.run})
+    other = prepare(other.replace("method.fresh.vocab_size", 100))
+    assert other.encoder == prepare(recipe).encoder
+    encoder = other.encoder.load([])
+    batch = Batch({name: tokens[:, None] for name, tokens in encoder.tokenize(["house tree", "tree 7"]).items()})
+    other.method.build(encoder)({"text": batch}).losses["reconstruction"].backward()
+    assert encoder.model.get_input_embeddings().weight.grad.abs().sum() > 0  # type: ignore[attr-defined]
 
 
 def test_an_existing_encoder_is_not_replaced(recipe: Recipe, tmp_path: Path) -> None:

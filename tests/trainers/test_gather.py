@@ -34,6 +34,7 @@ from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
+from multicse.trainers.tsdae import TSDAEConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes
 
@@ -64,6 +65,7 @@ METHODS = {
     "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
     "visualcse-supervised": VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=True)),
+    "tsdae": TSDAEConfig(deletion=0.0),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -225,6 +227,7 @@ RANDOM = {
     "mocoutrl-released": MoCoUTRLConfig(variant="released", mean_with_padding=False),
     "sg": SGBERTConfig(loss="sg", temperature=0.1),
     "mlm": MaskedLMConfig(),
+    "tsdae": TSDAEConfig(),
 }
 
 

@@ -1,4 +1,4 @@
-"""Poolings against computations by hand, one text at a time, and whitening against scikit-learn."""
+"""Poolings and static vectors against computations by hand, one text at a time, and whitening against scikit-learn."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from transformers import (
 
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.static import Static
 from multicse.evaluation.task import EvaluationError
 from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta
 
@@ -97,18 +98,69 @@ def test_modules_after_the_transformer_are_skipped(folders: dict[str, Path], tmp
     assert load_encoder(tmp_path, device="cpu").encode(texts(9)).shape == (9, 5)
 
 
-@pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_ditto_by_hand(folders: dict[str, Path], family: str) -> None:
+    """Weights of tokens are their attention to themselves, in head 2 of layer 1; states as in first-last."""
+    items = texts(12)
+    model = AutoModel.from_pretrained(folders[family], attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folders[family])
+    wanted = []
+    for text in items:
+        tokens = tokenizer(text, return_tensors="pt", truncation=True)
+        out = model(**tokens, output_hidden_states=True, output_attentions=True)
+        both = (out.hidden_states[0][0] + out.hidden_states[-1][0]) / 2
+        wanted.append(sum(out.attentions[0][0, 1, t, t] * both[t] for t in range(len(both))))
+    found = load_encoder(folders[family], "ditto1-2", "cpu", batch_size=4).encode(items)
+    np.testing.assert_allclose(found, torch.stack(wanted).detach().numpy(), atol=1e-5)
+
+
+def test_ditto_needs_an_existing_head(folders: dict[str, Path]) -> None:
+    with pytest.raises(EvaluationError, match="head 10 of layer 1 does not exist; choose ditto1-1 to ditto2-2"):
+        load_encoder(folders["bert"], "ditto", "cpu")
+
+
+@pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last", "ditto1", "ditto0-1"])
 def test_invalid_poolings_are_refused(folders: dict[str, Path], pooling: str) -> None:
     with pytest.raises(EvaluationError):
         load_encoder(folders["bert"], pooling, "cpu")
 
 
-# ------------------------------------------------------------------------------------------------------------ whitening
+# ------------------------------------------------------------------------------------------- static vectors, whitening
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return unit @ unit.T
+
+
+def test_static_vectors_by_hand(folders: dict[str, Path], tmp_path: Path) -> None:
+    """One token at a time: its vector, principal components, Zipf's probability of its rank, and means of texts."""
+    model, tokenizer = AutoModel.from_pretrained(folders["bert"]).eval(), AutoTokenizer.from_pretrained(folders["bert"])
+    static, items = Static(load_encoder(folders["bert"], "mean", "cpu"), 5), texts(30)
+    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id}
+    ids = [i for i in range(len(tokenizer)) if i not in special]
+    start, end = tokenizer("")["input_ids"]
+    with torch.no_grad():
+        rows = [model(torch.tensor([[start, i, end]])).last_hidden_state[0].mean(0).numpy() for i in ids]
+    x = np.stack(rows) - np.mean(rows, axis=0)
+    reduced = x @ np.linalg.svd(x, full_matrices=False)[2][:5].T
+    total = sum(1 / rank for rank in range(2, len(ids) + 2))
+    table = {i: 1e-4 / (1e-4 + 1 / rank / total) * row for rank, (i, row) in enumerate(zip(ids, reduced, strict=True), 2)}
+    wanted = np.stack([np.mean([table[i] for i in tokenizer(text)["input_ids"][1:-1]], axis=0) for text in items])
+    np.testing.assert_allclose(cosines(static.encode(items)), cosines(wanted), atol=1e-4)
+    static.save(str(tmp_path))
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path), device="cpu").encode(items), static.encode(items), atol=1e-6
+    )
+    with pytest.raises(EvaluationError, match="choose fewer dimensions"):
+        Static(load_encoder(folders["bert"], "mean", "cpu"), 17)
+
+
+def test_static_vectors_of_model2vec(folders: dict[str, Path]) -> None:
+    distill = pytest.importorskip("model2vec.distill").distill
+    theirs, items = distill(str(folders["bert"]), device="cpu", pca_dims=5, quantize_to="float32"), texts(30)
+    found = Static(load_encoder(folders["bert"], "mean", "cpu"), 5).encode(items)
+    np.testing.assert_allclose(cosines(found), cosines(theirs.encode(items)), atol=1e-3)
 
 
 @pytest.mark.parametrize("dimensions", [None, 5])

@@ -1,0 +1,149 @@
+"""TSDAE (Wang et al., Findings of EMNLP 2021): a decoder reconstructs a sentence from the embedding of some of its words."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from multicse.data.streams.base import Batch
+from multicse.models.fresh_bert import FreshEncoder
+from multicse.models.packing import Dropout, Packing, can_pack
+from multicse.models.pooling import layer_stack
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.gather import gather, world_size
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
+from multicse.trainers.pretrain import fresh_start, word_transform
+from multicse.trainers.recipe import Recipe
+
+DECODERS = ("bert", "camembert", "roberta", "xlm-roberta")  # model types
+
+
+class TSDAEConfig(MethodConfig):
+    """Settings of TSDAE; the defaults are the paper's."""
+
+    citations: ClassVar[tuple[str, ...]] = ("wang2021tsdae",)
+    smallest_batch: ClassVar[int] = 1
+
+    name: Literal["tsdae"] = "tsdae"
+    deletion: float = Field(0.6, ge=0, lt=1)
+    """Probability that a word is deleted before the sentence is encoded; at least one word stays."""
+    fresh: FreshEncoder | None = None
+    """Settings of a new encoder and tokenizer, created from the stream's text in a folder below `encoder.path`. If None,
+    the encoder in `encoder.path` is trained."""
+
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check that a sample is one text and that the encoder's layers can decode."""
+        check_texts(recipe, "text", (1,), "method.name='tsdae'", "one column, txt")
+        if encoder is not None and encoder.model_type not in DECODERS:
+            raise ValueError(
+                f"encoder.path: the layers of a {encoder.model_type!r} model cannot decode; choose {', '.join(DECODERS)}"
+            )
+
+    def make_start(self, recipe: Recipe) -> Recipe:
+        """Create the new encoder, unless it exists, and return the recipe that names it."""
+        return recipe if self.fresh is None else fresh_start(self.fresh, recipe)
+
+    def build(self, encoder: TextEncoder) -> TSDAE:
+        """Return TSDAE with `encoder`."""
+        return TSDAE(encoder, self)
+
+
+class TSDAE(Method):
+    """TSDAE on the stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L).
+
+    Encoder and decoder are tied: the decoder consists of the encoder's embeddings and layers, with causal attention, and of
+    a `Memory` per layer, which a hook calls after the self-attention if the layer receives ``memory``.
+    """
+
+    sentence_encoder: TextEncoder
+    continues: Tensor  # (V,)
+
+    def __init__(self, encoder: TextEncoder, config: TSDAEConfig) -> None:
+        super().__init__()
+        assert can_pack(encoder.model)  # so are all models in DECODERS
+        layers, self.sentence_encoder, self.config = layer_stack(encoder.model), encoder, config
+        self.memories = nn.ModuleList(Memory(encoder.config, layer.attention) for layer in layers)
+        self.transform = word_transform(encoder.hidden_size)
+        self.bias = nn.Parameter(torch.zeros(encoder.model.get_input_embeddings().num_embeddings))
+        self.register_buffer("continues", continuations(encoder.tokenizer), persistent=False)
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """Return ``loss``, the sum over the tokens of each sentence, and the number of tokens ``count``, (B,)."""
+        ids, mask, host_mask = (tensor[:, 0] for tensor in batch.texts())
+        encoder, model = self.sentence_encoder, self.sentence_encoder.model
+        kept = delete_words(ids, mask, self.continues, self.config.deletion, encoder.tokenizer.pad_token_id)
+        # Packing needs the number of tokens, which only a CPU knows without waiting.
+        sentence = encoder.project(encoder.outputs(*kept, padding=ids.device.type != "cpu").pooled)
+        packing = Packing(mask[:, 1:], host_mask[:, 1:])  # every token with a successor
+        rows = packing.places // (ids.shape[1] - 1)
+        given = packing.arguments(model, ids[:, :-1])
+        states = model.embeddings(input_ids=given["input_ids"], position_ids=given["position_ids"])
+        for layer in layer_stack(model):
+            states = layer(states, None, is_causal=True, packing=packing, memory=sentence[rows][None])
+        logits = F.linear(self.transform(states[0]), model.get_input_embeddings().weight, self.bias)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        loss = F.cross_entropy(logits, packing.pack(ids[:, 1:])[0], reduction="none")  # -log P(x_t | x~), section 3
+        return {"loss": loss.new_zeros(len(ids)).index_add(0, rows, loss), "count": mask[:, 1:].sum(1).to(loss.dtype)}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the loss ``reconstruction``, the mean over the tokens of all workers."""
+        sums = features["text"]
+        return StepOutput({"reconstruction": sums["loss"].sum() * world_size() / gather(sums["count"]).sum().clamp_min(1)})
+
+
+class Memory(nn.Module):
+    """Cross-attention of a layer to the sentence embedding s, its only key (section 3), so that the softmax is always 1."""
+
+    def __init__(self, config: Any, attention: nn.Module) -> None:
+        super().__init__()
+        attention.register_forward_hook(self._attend, with_kwargs=True)
+        width, self.heads = config.hidden_size, config.num_attention_heads
+        self.value, self.dense = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.head_dropout, self.dropout = Dropout(config.attention_probs_dropout_prob), Dropout(config.hidden_dropout_prob)
+        for linear in (self.value, self.dense):
+            nn.init.normal_(linear.weight, std=config.initializer_range)
+            nn.init.zeros_(linear.bias)
+
+    def _attend(self, attention: nn.Module, args: Any, kwargs: dict[str, Any], output: tuple[Tensor, Any]) -> Any:
+        """Apply the cross-attention to the output of a layer's self-attention, if the layer decodes."""
+        return None if kwargs.get("memory") is None else (self(output[0], kwargs["memory"]), *output[1:])
+
+    def forward(self, states: Tensor, sentence: Tensor) -> Tensor:
+        """Add the sentence embeddings (1, T, d) of the tokens to their states (1, T, d)."""
+        heads = self.head_dropout(states.new_ones(*states.shape[:-1], self.heads, 1))
+        value = (heads * self.value(sentence).unflatten(-1, (self.heads, -1))).flatten(-2)
+        return self.norm(states + self.dropout(self.dense(value)))
+
+
+def continuations(tokenizer: Any) -> Tensor:
+    """Return for each piece of a vocabulary if it continues a word, (V,): ``##`` of WordPiece, or no ``Ġ`` or ``▁``."""
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    inside, first = ([piece.startswith(marks) for piece in pieces] for marks in (("##",), ("Ġ", "▁")))
+    return torch.tensor(inside if sum(inside) >= sum(first) else [not starts for starts in first])
+
+
+def delete_words(ids: Tensor, mask: Tensor, continues: Tensor, probability: float, pad: int) -> tuple[Tensor, Tensor]:
+    """Delete random words; torch's global generator, which the engine seeds at every step, selects them.
+
+    Args:
+        ids: Token IDs with one special token at each end, (B, L).
+        mask: 1 for tokens, 0 for padding on the right, (B, L).
+        continues: True for pieces that continue a word, (V,).
+        probability: Probability of each word; the word with the largest random number always stays.
+        pad: Token ID of padding.
+
+    Returns:
+        Token IDs and mask of the remaining words, (B, L) each.
+    """
+    place = torch.arange(ids.shape[1], device=ids.device)
+    inside = (place > 0) & (place < mask.sum(1, keepdim=True) - 1)
+    word = (inside & (~continues[ids] | (place == 1))).cumsum(1)
+    draws = torch.rand(ids.shape, device=ids.device).gather(1, word).masked_fill(~inside, -1.0)
+    keep = (mask != 0) & (~inside | (draws >= probability) | (draws == draws.amax(1, keepdim=True)))
+    kept, order = keep.long().sort(dim=1, descending=True, stable=True)
+    return torch.where(kept != 0, ids.gather(1, order), pad), kept

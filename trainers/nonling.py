@@ -20,6 +20,15 @@ from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Vari
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
+def check_layers(encoder: Any) -> None:
+    """Raise ValueError if the layers of a transformer, given by its configuration, do not accept patches."""
+    if encoder.model_type not in STACKS:
+        raise ValueError(
+            f"encoder.path: a {encoder.model_type!r} model does not support image or audio patches; choose a model of "
+            f"type {', '.join(STACKS)}"
+        )
+
+
 class NonLingStreamConfig(BaseModel):
     """Settings of the contrastive loss on one stream of images or audio."""
 
@@ -180,11 +189,7 @@ class NonLingSettings(MethodConfig):
             config.check_stream(name, recipe)
         if encoder is None:
             return
-        if encoder.model_type not in STACKS:
-            raise ValueError(
-                f"encoder.path: a {encoder.model_type!r} model does not support image or audio patches; choose a model of "
-                f"type {', '.join(STACKS)}"
-            )
+        check_layers(encoder)
         for config in self.nonling.values():
             config.check(encoder.hidden_size, self.variant)
 

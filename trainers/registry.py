@@ -22,6 +22,8 @@ METHODS = {
     "gclsr": ".gclsr:GCLSRConfig",
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
     "multicse": ".multicse:MultiCSEConfig",
+    "simcsepp": ".simcsepp:SimCSEPPConfig",
+    "uml": ".uml:UMLConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -34,6 +34,8 @@ from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcsepp import SimCSEPPConfig
+from multicse.trainers.uml import UMLConfig, UMLImageConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes
 
@@ -59,6 +61,9 @@ METHODS = {
     "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
     "visualcse-supervised": VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=True)),
+    "simcsepp": SimCSEPPConfig(positive_scale=0.9, dimension_weight=0.5),
+    # All patches: the mask is drawn from the generator of each rank.
+    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4, masked=0.99)),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -219,6 +224,7 @@ RANDOM = {
     "mocoutrl-released": MoCoUTRLConfig(variant="released", mean_with_padding=False),
     "sg": SGBERTConfig(loss="sg", temperature=0.1),
     "mlm": MaskedLMConfig(),
+    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4), summed=True),
 }
 
 

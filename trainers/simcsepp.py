@@ -17,7 +17,7 @@ from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
 class SimCSEPPConfig(MethodConfig):
-    """Settings of SimCSE++; the defaults are those of the authors' code for both parts together."""
+    """Settings of SimCSE++; the defaults are taken from the authors' code for both parts together."""
 
     citations: ClassVar[tuple[str, ...]] = ("xu2023simcsepp", "gao2021simcse")
 
@@ -38,7 +38,7 @@ class SimCSEPPConfig(MethodConfig):
     """Softmax temperature of the contrast of dimensions: correlations are divided by it."""
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
-        """Return the views and the vectors without dropout, if there is no head."""
+        """Return the views and the vectors without dropout, if they are computed without a training-only head."""
         names = ("views", "plain") if self.negatives == "plain" else ("views",)
         return {"text": names} if self.head == "none" else {}
 

@@ -76,6 +76,6 @@ def share_of_contrast(recipe: Recipe) -> float:
         for name, config in method.nonling.items():
             cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
     if isinstance(method, UMLConfig):
-        image = recipe.streams["image"]
+        image: Any = recipe.streams["image"]
         cost += 3 * image.n_views * image.batch_size * (method.image.patches + 1)
     return 6 * tokens / cost

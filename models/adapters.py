@@ -1,8 +1,10 @@
-"""Frozen modules, such as teachers and target encoders, and LoRA adapters for frozen weights."""
+"""Frozen modules, such as teachers and target encoders, LoRA adapters for frozen weights, and passes without dropout."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from types import MethodType
 from typing import Any, TypeVar
@@ -116,3 +118,15 @@ def _keep_own(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) ->
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if name not in transient:
             state.setdefault(prefix + name, value)
+
+
+@contextmanager
+def without_dropout(module: nn.Module) -> Iterator[None]:
+    """Put a module into evaluation mode, with gradients, and restore the mode of each of its parts afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode

@@ -219,7 +219,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
             yield from _evaluation(asked, output / "data")
             yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]  # word vectors have no path
             continue
-        if not shards.classes[1:]:
+        if not shards.classes[1:] and base.flat()[f"{setting}.label"] is not None:
             yield (f"method.{kind}.loss", "simclr", "no subfolders to use as classes")
             yield (f"{setting}.label", None, "no subfolders to use as classes")
         yield from _images(gpu, device) if kind == "image" else _audio(samples, gpu)

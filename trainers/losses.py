@@ -198,6 +198,63 @@ def _weighted(logits: Tensor, similarities: Tensor, positives: Tensor, hardness:
 
 
 @full_precision
+def plain_negatives(
+    z1: Tensor,
+    z2: Tensor,
+    plain: Tensor,
+    plain_all: Tensor,
+    temperature: float = 0.05,
+    positive_scale: float = 1.0,
+    offset: int = 0,
+) -> Tensor:
+    """Compute the SimCSE loss with positives under dropout and negatives without.
+
+    -log( e^p_i / (e^p_i + sum_{j != i} e^n_ij) ) with p_i = positive_scale cos(z1_i, z2_i) / temperature and
+    n_ij = cos(plain_i, plain_j) / temperature.
+
+    Args:
+        z1: First views of this worker, with dropout, (N, d).
+        z2: Their second views, (N, d).
+        plain: The same sentences without dropout, (N, d).
+        plain_all: The sentences of all workers without dropout, (M, d).
+        temperature: Softmax temperature; cosine similarities are divided by it.
+        positive_scale: Factor of the positives' cosine similarities.
+        offset: Row of `plain_all` that belongs to the first anchor.
+
+    Returns:
+        Scalar loss, the mean over anchors.
+
+    References:
+        Xu et al., SimCSE++, EMNLP 2023, as in the authors' code (`sampling_strategy="off_dropout"`).
+    """
+    positive = positive_scale * F.cosine_similarity(z1, z2) / temperature
+    negatives = cosine_similarity(plain, plain_all) / temperature
+    numbers = torch.arange(len(plain_all), device=plain.device)
+    itself = numbers[: len(plain), None] + offset == numbers
+    logits = torch.cat([positive[:, None], negatives.masked_fill(itself, -torch.inf)], dim=1)
+    return (logits.logsumexp(1) - positive).mean()
+
+
+@full_precision
+def dimension_contrast(z1: Tensor, z2: Tensor, temperature: float = 5.0) -> Tensor:
+    """Compute InfoNCE over dimensions: those of `z1` are anchors, those of `z2` candidates, compared by correlation.
+
+    Args:
+        z1: First views of all workers, (N, d). Each dimension is standardised over the batch, as by BatchNorm.
+        z2: Second views of all workers, (N, d).
+        temperature: Softmax temperature; correlations are divided by it.
+
+    Returns:
+        Scalar loss, the mean over dimensions.
+
+    References:
+        Xu et al., SimCSE++, EMNLP 2023, dimension-wise contrastive learning, as in the authors' code (`dcl_loss`).
+    """
+    first, second = ((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt() for z in (z1, z2))
+    return F.cross_entropy(first.T @ second / (len(z1) * temperature), torch.arange(z1.shape[1], device=z1.device))
+
+
+@full_precision
 def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
     """Compute the supervised loss as NonLing-CSE prints it.
 

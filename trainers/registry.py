@@ -24,6 +24,8 @@ METHODS = {
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
     "multicse": ".multicse:MultiCSEConfig",
     "tsdae": ".tsdae:TSDAEConfig",
+    "simcsepp": ".simcsepp:SimCSEPPConfig",
+    "uml": ".uml:UMLConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -15,6 +15,8 @@ from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcsepp import SimCSEPPConfig
+from multicse.trainers.uml import UMLConfig
 
 STEPS = 200
 """Steps of SimCSE at the small scale."""
@@ -72,9 +74,13 @@ def share_of_contrast(recipe: Recipe) -> float:
     text: Any = recipe.streams["text"]
     method, tokens = recipe.method, text.batch_size * text.max_length
     guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
-    passes = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * max(2, text.n_texts) + guided
+    plain = isinstance(method, SimCSEPPConfig) and method.negatives == "plain"
+    passes = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * (max(2, text.n_texts) + plain) + guided
     cost = passes * tokens
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
+    if isinstance(method, UMLConfig):
+        image: Any = recipe.streams["image"]
+        cost += 3 * image.n_views * image.batch_size * (method.image.patches + 1)
     return 6 * tokens / cost

@@ -102,7 +102,7 @@ def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
     given, small = recipe.flat(), demo.flat()
     own: dict[str, Any] = {}
     method = "method" if recipe.paper == "simcse" else "method.text"
-    if given[f"{method}.supervised"]:
+    if given.get(f"{method}.supervised"):
         own = {"streams.text": parts.nli(64), f"{method}.supervised": True, "run.epochs": recipe.run.epochs}
         if first := given["streams.text.first"]:
             own["streams.text.first"] = first // NLI_SHARE

@@ -18,7 +18,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
-from multicse.pipelines import audiocse, cli, describe, mine, pack, simcse, visualcse
+from multicse.pipelines import audiocse, cli, describe, mine, pack, simcse, uml, visualcse
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
 from tests.small import WORDS
@@ -105,6 +105,7 @@ def _texts(recipe: Recipe) -> list[str]:
 def test_images_without_folders_have_no_classes(files: Path) -> None:
     settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
     assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
+    assert "method.image.loss" not in chosen(uml, "--text", "sentences.txt", "--images", "flat").flat()
 
 
 def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:

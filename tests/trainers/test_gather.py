@@ -34,7 +34,9 @@ from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
+from multicse.trainers.simcsepp import SimCSEPPConfig
 from multicse.trainers.tsdae import TSDAEConfig
+from multicse.trainers.uml import UMLConfig, UMLImageConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes
 
@@ -66,6 +68,9 @@ METHODS = {
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
     "visualcse-supervised": VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=True)),
     "tsdae": TSDAEConfig(deletion=0.0),
+    "simcsepp": SimCSEPPConfig(positive_scale=0.9, dimension_weight=0.5),
+    # All patches: the mask is drawn from the generator of each rank.
+    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4, masked=0.99)),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -228,6 +233,7 @@ RANDOM = {
     "sg": SGBERTConfig(loss="sg", temperature=0.1),
     "mlm": MaskedLMConfig(),
     "tsdae": TSDAEConfig(),
+    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4), summed=True),
 }
 
 

@@ -1,0 +1,92 @@
+"""SimCSE++: loss, features and modes compared with explicit loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from multicse.models.adapters import without_dropout
+from multicse.trainers import losses
+from multicse.trainers.simcsepp import SimCSEPP, SimCSEPPConfig
+from tests.models import tiny_encoder
+
+
+def made(**settings: object) -> SimCSEPP:
+    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(0.1))
+    return SimCSEPPConfig.model_validate(settings).build(encoder).double().train()
+
+
+def cos(a: Tensor, b: Tensor) -> float:
+    return float(torch.dot(a, b) / (a.norm() * b.norm()))
+
+
+def naive_text(views: Tensor, plain: Tensor, temperature: float, scale: float) -> float:
+    total = 0.0
+    for i in range(len(plain)):
+        positive = math.exp(scale * cos(views[i, 0], views[i, 1]) / temperature)
+        negatives = sum(math.exp(cos(plain[i], plain[j]) / temperature) for j in range(len(plain)) if j != i)
+        total -= math.log(positive / (positive + negatives))
+    return total / len(plain)
+
+
+def naive_dimensions(views: Tensor, temperature: float) -> float:
+    n, d = len(views), views.shape[2]
+    columns: list[list[list[float]]] = []
+    for view in range(2):
+        columns.append([])
+        for k in range(d):
+            column = [float(x) for x in views[:, view, k]]
+            mean = sum(column) / n
+            variance = sum((x - mean) ** 2 for x in column) / n
+            columns[view].append([(x - mean) / math.sqrt(variance + 1e-5) for x in column])
+    total = 0.0
+    for k in range(d):
+        logits = [sum(columns[0][k][i] * columns[1][m][i] for i in range(n)) / n / temperature for m in range(d)]
+        total -= logits[k] - math.log(sum(math.exp(logit) for logit in logits))
+    return total / d
+
+
+def test_losses_equal_explicit_loops() -> None:
+    method, batch = made(temperature=0.1, positive_scale=0.9, dimension_temperature=0.5), tiny_encoder.text_batch(5)
+    with torch.no_grad():
+        features = method.encode("text", batch)
+        found = method.losses({"text": features}, {"text": batch}).losses
+    assert found["text"].item() == pytest.approx(naive_text(features["views"], features["plain"], 0.1, 0.9), rel=1e-10)
+    assert found["dimensions"].item() == pytest.approx(naive_dimensions(features["views"], 0.5), rel=1e-10)
+    assert method.loss_weights == {"dimensions": 0.1}
+
+
+def test_negatives_without_dropout_repeat_and_positives_differ() -> None:
+    method, batch = made(), tiny_encoder.text_batch(5)
+    first, second = method.encode("text", batch), method.encode("text", batch)
+    assert torch.equal(first["plain"], second["plain"]) and not torch.equal(first["views"], second["views"])
+    assert first["plain"].requires_grad
+    evaluated = method.eval().encode("text", batch)["views"][:, 0]
+    torch.testing.assert_close(first["plain"], evaluated, rtol=0, atol=1e-12)
+
+
+def test_without_dropout_restores_each_mode() -> None:
+    method = made()
+    method.sentence_encoder.model.encoder.layer[0].eval()
+    modes = [part.training for part in method.modules()]
+    with pytest.raises(KeyError), without_dropout(method):
+        assert not any(part.training for part in method.modules())
+        raise KeyError
+    assert [part.training for part in method.modules()] == modes and {*modes} == {True, False}
+
+
+def test_without_both_parts_it_is_simcse() -> None:
+    method, batch = made(negatives="dropout", dimension_weight=0.0, temperature=0.2), tiny_encoder.text_batch(6)
+    features = method.encode("text", batch)
+    found = method.losses({"text": features}, {"text": batch}).losses
+    assert features.keys() == {"views"} and found.keys() == {"text"}
+    views = features["views"]
+    torch.testing.assert_close(found["text"], losses.simcse(views[:, 0], views[:, 1], temperature=0.2))
+
+
+def test_a_scale_without_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"method\.positive_scale=0\.9"):
+        SimCSEPPConfig(negatives="dropout", positive_scale=0.9).check_settings()

@@ -1,0 +1,84 @@
+"""UML: the loss of masked patches compared with explicit loops, the shared layers, and errors that name the setting."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from multicse.pipelines import uml as recipes
+from multicse.trainers.uml import UML, UMLConfig, UMLImageConfig
+from tests.models import tiny_encoder
+
+IMAGE = UMLImageConfig(image_size=8, patch_size=4, masked=0.5)
+
+
+def made(dropout: float = 0.0, **settings: object) -> UML:
+    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
+    return UMLConfig.model_validate({"image": IMAGE, **settings}).build(encoder).double().eval()
+
+
+def patch(image: Tensor, number: int) -> Tensor:
+    """Return a view of one of the four patches of an image (3, 8, 8)."""
+    row, column = divmod(number, 2)
+    return image[:, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+
+
+@torch.no_grad()
+def test_the_error_of_masked_patches_equals_explicit_loops() -> None:
+    method, batch = made(), tiny_encoder.image_batch(3)
+    images = batch["image"].double()
+    torch.manual_seed(7)
+    found = method({"image": batch.replace(image=images)}).losses["image"].item()
+    torch.manual_seed(7)
+    draws = torch.rand(6, 4)
+    total = 0.0
+    for number, image in enumerate(images.flatten(0, 1)):
+        order = sorted(range(4), key=lambda place: float(draws[number, place]))
+        visible = image.clone()
+        for place in order[:2]:
+            patch(visible, place).zero_()
+        states = method.sentence_encoder.model.encoder(method.patches(visible[None])).last_hidden_state[0, 1:]
+        for place in order[:2]:
+            error = method.decoder(states[place]) - patch(image, place).flatten()
+            total += float((error**2).sum()) / 48 / 2 / 6
+    assert found == pytest.approx(total, rel=1e-10)
+
+
+def test_images_and_text_share_the_layers_only() -> None:
+    method = made()
+    touched: dict[str, set[str]] = {}
+    image = tiny_encoder.image_batch(4)
+    for stream, batch in (("image", image.replace(image=image["image"].double())), ("text", tiny_encoder.text_batch(4))):
+        method.zero_grad(set_to_none=True)
+        method({stream: batch}).losses[stream].backward()
+        touched[stream] = {name for name, p in method.named_parameters() if p.grad is not None}
+    layers = {name for name, _ in method.named_parameters() if name.startswith("sentence_encoder.model.encoder.")}
+    assert touched["image"] & touched["text"] == layers
+    own = {name for name, _ in method.named_parameters() if name.startswith(("patches.", "decoder."))}
+    assert own and touched["image"] == layers | own
+
+
+def test_updates_alternate_or_are_summed() -> None:
+    assert [*UMLConfig().updates().values()] == [("image",), ("text",)]
+    assert [*UMLConfig(summed=True).updates().values()] == [("image", "text")]
+    method, image = made(summed=True), tiny_encoder.image_batch(4)
+    batches = {"image": image.replace(image=image["image"].double()), "text": tiny_encoder.text_batch(4)}
+    assert {*method(batches).losses} == {"image", "text"} and method.loss_weights == {"image": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"streams.image.size": 16}, r"streams\.image\.size=16"),
+        ({"method.image.patch_size": 5}, r"method\.image\.patch_size: 5"),
+        ({"encoder.path": "gpt"}, r"encoder\.path: a 'gpt' model"),
+    ],
+)
+def test_errors_name_the_setting(changes: dict[str, object], named: str) -> None:
+    recipe = recipes.demo().changed(changes)
+    config = tiny_encoder.bert_config()
+    if "encoder.path" in changes:
+        config.model_type = "gpt"
+    with pytest.raises(ValueError, match=named):
+        recipe.method.check(recipe, config)

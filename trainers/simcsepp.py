@@ -1,0 +1,95 @@
+"""SimCSE++ (Xu et al., EMNLP 2023): SimCSE with negatives without dropout noise, and a contrast of dimensions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from multicse.data.streams.base import Batch
+from multicse.models.adapters import without_dropout
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset
+from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, check_texts
+from multicse.trainers.simcse import SimCSE, SimCSEConfig
+
+
+class SimCSEPPConfig(MethodConfig):
+    """Settings of SimCSE++; the defaults are taken from the authors' code for both parts together."""
+
+    citations: ClassVar[tuple[str, ...]] = ("xu2023simcsepp", "gao2021simcse")
+
+    name: Literal["simcsepp"] = "simcsepp"
+    temperature: float = Field(0.05, gt=0)
+    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
+    head: Literal["mlp", "none"] = "mlp"
+    """Head after the pooling, which is used in training only. `mlp`: Linear + tanh. `none`: no head."""
+    negatives: Literal["plain", "dropout"] = "plain"
+    """How negatives are compared. `plain`: both sentences are encoded without dropout (a third forward pass). `dropout`: as
+    in SimCSE."""
+    positive_scale: float = Field(1.0, gt=0)
+    """Factor of the positive's cosine similarity if negatives are `plain`. The authors' script without the contrast of
+    dimensions uses 0.9."""
+    dimension_weight: float = Field(0.1, ge=0)
+    """Weight of the contrast of dimensions; 0 disables it."""
+    dimension_temperature: float = Field(5.0, gt=0)
+    """Softmax temperature of the contrast of dimensions: correlations are divided by it."""
+
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the views and the vectors without dropout, if they are computed without a training-only head."""
+        names = ("views", "plain") if self.negatives == "plain" else ("views",)
+        return {"text": names} if self.head == "none" else {}
+
+    def check_settings(self) -> None:
+        """Raise ValueError if `positive_scale` has no effect."""
+        if self.negatives == "dropout" and self.positive_scale != 1:
+            raise ValueError(
+                f"method.positive_scale={self.positive_scale} has no effect with method.negatives='dropout'; set it to 1.0, "
+                "or method.negatives to 'plain'"
+            )
+
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check that a sample is one text."""
+        check_texts(recipe, "text", (1,), "method.name='simcsepp'", "one column, txt")
+
+    def build(self, encoder: TextEncoder) -> SimCSEPP:
+        """Return SimCSE++ with `encoder`."""
+        return SimCSEPP(encoder, self)
+
+
+class SimCSEPP(SimCSE):
+    """SimCSE++ on the stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
+
+    def __init__(self, encoder: TextEncoder, config: SimCSEPPConfig) -> None:
+        super().__init__(encoder, SimCSEConfig(temperature=config.temperature, head=config.head))
+        self.config = config
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Return the weight of the contrast of dimensions."""
+        return {"dimensions": self.config.dimension_weight}
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """Return ``views`` (B, 2, d) with dropout and, if negatives are plain, ``plain`` (B, d) without."""
+        features = super().encode(stream, batch)
+        if self.config.negatives == "plain":
+            with without_dropout(self.sentence_encoder):
+                pooled = self.sentence_encoder.pooled(*(tensor[:, 0] for tensor in batch.texts()))
+            features["plain"] = self.sentence_encoder.project(pooled)
+        return features
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the loss ``text`` and, unless its weight is 0, ``dimensions``."""
+        views, plain, config = features["text"]["views"], features["text"].get("plain"), self.config
+        if plain is None:
+            found = {"text": self.text_loss(views, batches["text"])}
+        else:
+            similarities = (views[:, 0], views[:, 1], plain, gather(plain))
+            loss = losses.plain_negatives(*similarities, config.temperature, config.positive_scale, offset(len(plain)))
+            found = {"text": loss}
+        if config.dimension_weight:
+            first, second = gather(views).unbind(1)  # statistics of the global batch: equal losses on all workers
+            found["dimensions"] = losses.dimension_contrast(first, second, config.dimension_temperature)
+        return StepOutput(found)

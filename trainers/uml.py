@@ -1,0 +1,143 @@
+"""UML (Gupta et al., 2025): text and images that are not paired alternate through the same transformer layers.
+
+Each modality has its own embedding of inputs, its own decoder and its own objective. Here text is contrasted as in SimCSE;
+of an image, the pixels of masked patches are predicted from the other patches. Only the text encoder is exported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from multicse.data.streams.base import Batch
+from multicse.models.patches import ImagePatches, check_image_patches
+from multicse.models.text_encoder import TextEncoder, patch_width
+from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, named_updates
+from multicse.trainers.simcse import SimCSE, SimCSEConfig
+
+CHANNELS = 3
+
+
+class UMLImageConfig(BaseModel):
+    """Settings of the image update; images are (B, V, 3, image_size, image_size)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    image_size: int = Field(224, gt=0)
+    """Side length of an image in pixels, equal to the stream's size."""
+    patch_size: int = Field(16, gt=0)
+    """Side length of a patch in pixels; it must divide image_size."""
+    path: str | None = None
+    """ViT folder or model ID with pretrained patch embeddings. If None, random initialisation."""
+    masked: float = Field(0.6, gt=0, lt=1)
+    """Share of patches that are masked and predicted."""
+    weight: float = Field(1.0, gt=0)
+    """Weight of the loss (alpha in the authors' code). Without `summed` it has almost no effect, since AdamW is
+    scale-invariant."""
+
+    @property
+    def patches(self) -> int:
+        """Return the number of patches of an image."""
+        return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def chosen(self) -> int:
+        """Return the number of patches that are masked, at least one."""
+        return max(1, round(self.masked * self.patches))
+
+
+class UMLConfig(MethodConfig):
+    """Settings of UML with text as the target and images as the auxiliary modality."""
+
+    citations: ClassVar[tuple[str, ...]] = ("gupta2025better", "gao2021simcse")
+
+    name: Literal["uml"] = "uml"
+    text: SimCSEConfig = SimCSEConfig()
+    """Settings of the text update."""
+    image: UMLImageConfig = UMLImageConfig()
+    """Settings of the image update."""
+    summed: bool = False
+    """Sum both losses in one update with one optimizer, as in the authors' code for self-supervised training. If False, the
+    modalities alternate, each with its own optimizer."""
+
+    def updates(self) -> dict[str, tuple[str, ...]]:
+        """Return an update of images followed by one of text, or a single one if `summed`."""
+        return named_updates(("image", "text")) if self.summed else named_updates(("image",), ("text",))
+
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Return the embeddings of the text."""
+        return self.text.vectors()
+
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
+        """Check the streams, and that the encoder accepts patches."""
+        self.text.check(recipe, encoder, "method.text.supervised")
+        stream, size = recipe.streams["image"], self.image.image_size
+        if stream.kind != "image":
+            raise ValueError(f"streams.image.kind={stream.kind!r}: the method needs images; use the kind 'image'")
+        if stream.size != size:
+            raise ValueError(
+                f"streams.image.size={stream.size} does not match method.image.image_size={size}; make both equal"
+            )
+        if encoder is not None:
+            check_image_patches(patch_width(encoder, self.image.patches + 1), size, self.image.patch_size, self.image.path)
+
+    def build(self, encoder: TextEncoder) -> UML:
+        """Return UML with `encoder`."""
+        return UML(encoder, self)
+
+
+class UML(SimCSE):
+    """UML on the streams ``text`` and ``image``, ``image`` (B, V, 3, size, size); labels are not used."""
+
+    def __init__(self, encoder: TextEncoder, config: UMLConfig) -> None:
+        super().__init__(encoder, config.text)
+        self.config, image = config, config.image
+        self.patches = ImagePatches(patch_width(encoder.config), image.image_size, image.patch_size, image.path)
+        self.decoder = nn.Linear(encoder.hidden_size, CHANNELS * image.patch_size**2)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Return the weight of the image loss."""
+        return {"image": self.config.image.weight}
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """Return ``views`` (B, V, d) of text, and of images ``error`` (B,), the mean squared error of masked pixels.
+
+        The mask comes from torch's global generator, which the engine seeds at every step. A masked patch has the mean
+        colour, 0, so its embedding is a learned vector (the bias of the projection) plus its position.
+
+        References:
+            Gupta et al., Better Together, 2025: modality-specific input and output layers around shared ones, and a squared
+            error on the inputs, as in the authors' code (`UML.forward`), there of the next element of a sequence.
+        """
+        if stream == "text":
+            return super().encode(stream, batch)
+        config, images = self.config.image, batch["image"]
+        pixels = images.flatten(0, 1)
+        draws = torch.rand(len(pixels), config.patches, device=pixels.device)
+        masked = draws.argsort(1).argsort(1) < config.chosen
+        error = (self.decoder(self._states(pixels, masked)) - self._tiles(pixels)).square().mean(-1)
+        return {"error": ((error * masked).sum(1) / config.chosen).unflatten(0, images.shape[:2]).mean(1)}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """Return the losses ``text`` and ``image`` of the streams of the update."""
+        found = super().losses(features, batches).losses if "text" in features else {}
+        if "image" in features:
+            found["image"] = features["image"]["error"].mean()
+        return StepOutput(found)
+
+    def _tiles(self, pixels: Tensor) -> Tensor:
+        """Cut images (N, 3, size, size) into patches (N, P, 3 * patch_size^2), in the order of their embeddings."""
+        size = self.config.image.patch_size
+        return F.unfold(pixels, size, stride=size).mT
+
+    def _states(self, pixels: Tensor, masked: Tensor) -> Tensor:
+        """Return the states (N, P, d) of the patches of images (N, 3, size, size), of which some are masked (N, P)."""
+        size = self.config.image.patch_size
+        kept = (self._tiles(pixels) * ~masked[..., None]).mT
+        visible = F.fold(kept, pixels.shape[-2:], size, stride=size)
+        return self.sentence_encoder.outputs(patches=self.patches(visible)).tokens[:, 1:]

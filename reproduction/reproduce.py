@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -49,9 +49,9 @@ class Arguments:
     Example: python reproduction/reproduce.py sgbert T1 --scale mini
     """
 
-    paper: tyro.conf.Positional[str | None] = None
+    paper: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PAPER")] = None
     """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, for the main claim of each paper."""
-    table: tyro.conf.Positional[str | None] = None
+    table: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE")] = None
     """Table or figure of the paper, such as T1 or F2; or all."""
     scale: Literal["paper", "mini"] = "paper"
     """Scale of the runs. paper: models, data and steps of the paper. mini: the small encoder and small data, in minutes."""
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 def tables_of(paper: str) -> dict[str, Table]:
     """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
     if paper not in PAPERS:
-        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
+        raise RecipeError(f"paper {paper!r} is unknown.{did_you_mean(paper, PAPERS)} Known papers: {', '.join(PAPERS)}")
     pipelines = content(paper).get("pipelines", ())
     return {
         key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
@@ -115,7 +115,7 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     """One table, from what is missing to the rendered file."""
     tables = tables_of(paper)
     if key not in tables:
-        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Known tables: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
@@ -240,7 +240,8 @@ def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     known = {row.label: row for row in table.rows}
     for label in labels:
         if label not in known:
-            raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
+            rows = ", ".join(map(repr, known))
+            raise RecipeError(f"--rows {label!r}: unknown row.{did_you_mean(label, known)} Known rows: {rows}")
     return [known[label] for label in labels] if labels else list(table.rows)
 
 

@@ -204,6 +204,7 @@ def attribute(model: type, name: str) -> tuple[str, str]:
             text = member.docstring.value
         if isinstance(member, griffe.Attribute) and member.annotation and not annotation:
             annotation = str(member.annotation).replace(" | ", " or ")
+            annotation = re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " or "), annotation)
     return text, annotation
 
 

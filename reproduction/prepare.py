@@ -29,26 +29,26 @@ TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 
 @dataclass(frozen=True)
 class Prepare:
-    """Convert a published data set into the shards and tables that recipes expect."""
+    """Packed shards and tables, under the names that recipes have, from a data set as its makers distribute it."""
 
     name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
-    """Data set to prepare. Default: print a list of the data sets. small downloads all data of `reproduce.py --scale mini`
-    from GitHub (about 130 MB, 440 MB on disk) into a folder that this command finds by itself."""
+    """Which data set. Without: the list of them. With small: all that the small scale of the papers' tables reads; it is
+    downloaded from GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None
     """Folder of the unpacked download. Default: downloads/NAME."""
     out: Path | None = None
-    """Folder in which shards/..., wos/... are written. Default: the current folder; for small, a folder in the cache."""
+    """Folder below which shards/..., wos/... are written. Default: this one; of small, one in the cache."""
     server: str | None = None
-    """For small: URL of a server to use instead of GitHub; it must provide the same files."""
+    """With small: URL of a server with the same files, instead of GitHub."""
     overwrite: bool = False
-    """Replace existing shards and tables."""
+    """Make again what is there."""
 
     def run(self) -> int:
-        """Prepare the data set, print the results, and return the exit code: 0, or 2 if a file is missing."""
+        """Make what can be made and print it: 0, or 2 when a file is missing."""
         if self.name is None:
             width = max(map(len, SOURCES))
             print("\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items()))
-            print(f"{'small':<{width}}  Downloads all data of `reproduce.py --scale mini`")
+            print(f"{'small':<{width}}  All that the small scale reads, downloaded")
             return 0
         if self.name == "small":
             return small_data.main(self.out, self.server)
@@ -56,7 +56,7 @@ class Prepare:
             raise DataError("--server is for the name small; other data sets are downloaded by hand")
         if self.name not in SOURCES:
             known = did_you_mean(self.name, [*SOURCES, "small"])
-            raise DataError(f"data set {self.name!r} is unknown.{known} Known data sets: {', '.join([*SOURCES, 'small'])}")
+            raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join([*SOURCES, 'small'])}")
         source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
         out = self.out or Path(".")
         missing: dict[str, None] = {}  # places, each once and in their order
@@ -67,35 +67,24 @@ class Prepare:
             root = place if result.read is None else folder
             lacking = [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
             if result.read is not None and made and not self.overwrite:
-                print(f"{place} exists; --overwrite replaces it")
+                print(f"{place} is there")
             elif lacking:
                 missing |= dict.fromkeys(lacking)
             elif result.read is None:
-                print(f"{place} exists and is used without conversion")
+                print(f"{place} is there and is read as it is")
             else:
                 print(make(result, source, folder, out, self.overwrite))
         if missing:
             hint = textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
             about = [f"  {source.title}", f"  home page  {source.home}", f"  licence    {source.licence}", *hint]
-            print("\n".join([*(f"error: {place} not found" for place in missing), *about]), file=sys.stderr)
+            print("\n".join([*(f"error: {place} is not there" for place in missing), *about]), file=sys.stderr)
         return 2 if missing else 0
 
 
 def make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool = False) -> str:
-    """Pack or write one result of a data set.
+    """Pack or write one result from the download in `folder`; what was made, in a line or two.
 
-    Args:
-        result: Shards, table or model to write.
-        source: Data set of the result.
-        folder: Folder of the unpacked download.
-        out: Folder in which the result is written.
-        overwrite: Replace an existing result.
-
-    Returns:
-        A report of one or two lines.
-
-    Raises:
-        DataError: If the download has another form.
+    Raises DataError for a download that has another form.
     """
     place, name = out / result.path, Path(result.path).name
     found = result.content(folder)
@@ -124,7 +113,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; the exit code is 2 if a file is missing or the input is invalid."""
+    """The command line; 2 when a file is missing, or the input was bad."""
     arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)
     return arguments.run()
 

@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
 def tables_of(paper: str) -> dict[str, Table]:
     """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
     if paper not in PAPERS:
-        raise RecipeError(f"paper {paper!r} is unknown.{did_you_mean(paper, PAPERS)} Known papers: {', '.join(PAPERS)}")
+        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
     pipelines = content(paper).get("pipelines", ())
     return {
         key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
@@ -115,7 +115,7 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     """One table, from what is missing to the rendered file."""
     tables = tables_of(paper)
     if key not in tables:
-        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Known tables: {', '.join(tables)}")
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
@@ -240,8 +240,7 @@ def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     known = {row.label: row for row in table.rows}
     for label in labels:
         if label not in known:
-            rows = ", ".join(map(repr, known))
-            raise RecipeError(f"--rows {label!r}: unknown row.{did_you_mean(label, known)} Known rows: {rows}")
+            raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
     return [known[label] for label in labels] if labels else list(table.rows)
 
 

@@ -89,11 +89,11 @@ def test_what_is_missing_is_told_and_the_rest_is_made(
     said = capsys.readouterr()
     assert "shards/clotho-train: 1 samples" in said.out and Path("shards/clotho-test/dataset.json").exists()
     source = SOURCES["clotho"]
-    assert "downloads/clotho/clotho_captions_validation.csv not found" in said.err
+    assert "downloads/clotho/clotho_captions_validation.csv is not there" in said.err
     assert source.home in said.err and source.licence in said.err and "downloads/clotho/validation" not in said.err
     DOWNLOADS["clotho"](Path("downloads/clotho"))
     before = Path("shards/clotho-train/dataset.json").stat().st_mtime_ns
-    assert run("clotho") == 0 and "shards/clotho-train exists" in capsys.readouterr().out
+    assert run("clotho") == 0 and "shards/clotho-train is there" in capsys.readouterr().out
     assert Path("shards/clotho-train/dataset.json").stat().st_mtime_ns == before
     assert run("clotho", "--overwrite") == 0
     assert Path("shards/clotho-train/dataset.json").stat().st_mtime_ns > before
@@ -103,9 +103,9 @@ def test_what_is_read_as_it_is_has_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("vectors") == 2 and "vectors/GoogleNews-vectors-negative300.bin.gz not found" in capsys.readouterr().err
+    assert run("vectors") == 2 and "vectors/GoogleNews-vectors-negative300.bin.gz is not there" in capsys.readouterr().err
     put(Path("vectors"), {"GoogleNews-vectors-negative300.bin.gz": b""})
-    assert run("vectors") == 0 and "used without conversion" in capsys.readouterr().out
+    assert run("vectors") == 0 and "read as it is" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ Papers that learn from sentences, images or audio accept `mine` in place of a re
 
 
 def printed(name: str, main: Callable[[list[str]], Any], given: list[str]) -> str:
-    """Return what a command prints for these arguments."""
+    """Return the output of a command for these arguments, with paths relative to the repository."""
     out = io.StringIO()
     with (
         mock.patch.object(sys, "argv", [f"multicse {name}"]),
@@ -109,7 +109,7 @@ def printed(name: str, main: Callable[[list[str]], Any], given: list[str]) -> st
         contextlib.suppress(SystemExit),
     ):
         main(given)
-    return re.sub(r"[ \t]+$", "", out.getvalue(), flags=re.M).strip()
+    return re.sub(r"[ \t]+$", "", out.getvalue().replace(f"{ROOT}/", ""), flags=re.M).strip()
 
 
 def fenced(text: str) -> str:
@@ -204,6 +204,7 @@ def attribute(model: type, name: str) -> tuple[str, str]:
             text = member.docstring.value
         if isinstance(member, griffe.Attribute) and member.annotation and not annotation:
             annotation = str(member.annotation).replace(" | ", " or ")
+            annotation = re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " or "), annotation)
     return text, annotation
 
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -27,11 +28,11 @@ from multicse.data.shards import BadSample, Manifest, Shard, ShardSet, read, rea
 class Arguments:
     """Show a set of shards (counts, fields, first samples, checks against dataset.json) or a recipe (PIPELINE:RECIPE).
 
-    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/visualcse.py demo
-    --help). The exit code is 1 if --verify finds shards that differ from their dataset.json.
+    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/visualcse.py
+    demo --help). The exit code is 1 if --verify finds shards that differ from their dataset.json.
     """
 
-    what: tyro.conf.Positional[str]
+    what: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SHARDS|RECIPE")]
     """Shards (a folder, a brace range, URLs joined by ::), or a recipe such as visualcse:demo."""
     samples: int = 3
     """Number of samples to show."""

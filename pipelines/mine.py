@@ -236,7 +236,8 @@ def _length(samples: int, batch: int) -> Iterator[Choice]:
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
     found = dev.exists()
-    held_out = "matching halves of held-out sentences" if found else "too few sentences to hold some out"
+    few = f"fewer than {HELD_OUT * FEWEST_HELD_OUT:,} sentences, so that none are held out; give rated pairs as --dev"
+    held_out = "matching halves of held-out sentences" if found else few
     why = "--dev" if asked.dev else held_out
     yield ("evaluation.data", None, "only your files are used")
     yield ("evaluation.select", f"pairs:{dev}" if found else None, why)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -103,7 +104,7 @@ class Columns(Common):
 class Text(Common):
     """Pack sentences, one per line (.txt, .gz), as the field txt. Blank lines are left out and counted."""
 
-    files: tyro.conf.Positional[tuple[Path, ...]]
+    files: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="FILE")]
     """Text files, one sentence per line."""
     format: Form = "parquet"
     """Form of the shards. parquet: half the size of the texts; tar: a kilobyte per text, also for webdataset."""
@@ -123,7 +124,7 @@ class Table(Columns):
     Several columns become the field json, one becomes txt.
     """
 
-    file: tyro.conf.Positional[str]
+    file: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TABLE")]
     """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train. The separator of a CSV can be added:
     'x.csv#separator=^'."""
     columns: tuple[str, ...]
@@ -150,7 +151,7 @@ class Table(Columns):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files(Columns):
-    path: tyro.conf.Positional[str]
+    path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
     """Folder of class folders, or a manifest that names files."""
     root: Path | None = None
     """Folder with the files of the manifest. Default: the folder of the manifest."""
@@ -214,9 +215,9 @@ class Audio(_Files):
 class Upload:
     """Copy packed shards to a store that every node of a cluster can read, e.g. s3://bucket/shards/wiki."""
 
-    folder: tyro.conf.Positional[Path]
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """Folder that pack.py made."""
-    url: tyro.conf.Positional[str]
+    url: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="URL")]
     """Folder of the shards in the store."""
 
     def run(self) -> str:

@@ -7,7 +7,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -28,14 +28,14 @@ from multicse.trainers.recipe import Recipe, RecipeError
 class Arguments:
     """Train a recipe with several seeds and report the mean and sample standard deviation of all scores.
 
-    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo
-    --help). Finished seeds are not run again, interrupted ones resume, and seeds can be added. To compare two recipes with
+    Options that change settings of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py --help).
+    Finished seeds are not run again, interrupted ones resume, and seeds can be added. To compare two recipes with
     p values over seeds, pass their exports to `evaluate.py --compare`.
     """
 
-    pipeline: tyro.conf.Positional[str]
+    pipeline: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PIPELINE")]
     """Pipeline to train: simcse, visualcse, ..., a pipeline of an installed package, or a Python file."""
-    recipe: tyro.conf.Positional[str]
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")]
     """Recipe of the pipeline: demo, bert-base, ... (its --help lists them)."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the runs; each seed is one run."""

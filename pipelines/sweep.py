@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -55,7 +55,7 @@ class Arguments:
     Example: python pipelines/sweep.py visualcse --trials 16 --run.max_steps 100
     """
 
-    pipeline: tyro.conf.Positional[str]
+    pipeline: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PIPELINE")]
     """Pipeline to train: simcse, visualcse, ..., or a Python file with ``RECIPES`` and ``SPACES``."""
     recipe: str = "demo"
     """Recipe of the pipeline; its --help lists them."""

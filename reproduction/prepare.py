@@ -10,6 +10,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -30,7 +31,7 @@ TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 class Prepare:
     """Create the shards and tables that recipes read from a dataset in its original layout."""
 
-    name: tyro.conf.Positional[str | None] = None
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
     """Name of the dataset; without it, all names are listed. With small, the data of the small scale is downloaded from
     GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -49,9 +49,9 @@ class Arguments:
     Example: python reproduction/reproduce.py sgbert T1 --scale mini
     """
 
-    paper: tyro.conf.Positional[str | None] = None
+    paper: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PAPER")] = None
     """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, for the main claim of each paper."""
-    table: tyro.conf.Positional[str | None] = None
+    table: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE")] = None
     """Table or figure of the paper, such as T1 or F2; or all."""
     scale: Literal["paper", "mini"] = "paper"
     """Scale of the runs. paper: models, data and steps of the paper. mini: the small encoder and small data, in minutes."""

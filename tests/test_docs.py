@@ -111,6 +111,7 @@ def test_every_command_has_its_help(reference: dict[str, str]) -> None:
     assert sorted(titles) == sorted(["Papers", "mine", *registry.NAMES, *(verb for verb in VERBS if verb != "run")])
     (pack,) = (section for section in sections if section.startswith("pack\n"))
     assert pack.count("usage: multicse pack") == 6 and "--licence" in pack and "\x1b" not in pack
+    assert str(ROOT) not in reference["commands"]
 
 
 def test_every_setting_of_every_recipe_is_described(reference: dict[str, str]) -> None:

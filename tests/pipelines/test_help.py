@@ -62,6 +62,15 @@ def test_every_setting_is_explained(name: str) -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
+def test_help_has_no_line_breaks_of_the_source() -> None:
+    """The help of --dev has two lines in the source."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        options = {action.dest: action for action in tyro.extras.get_parser(mine.Arguments)._actions}
+    text = options["dev"].help
+    assert text and "Default: pairs made of the halves" in text and "\n" not in text
+
+
 def test_help_imports_torch_only() -> None:
     slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib", "huggingface_hub.hf_api"}
     code = (

@@ -94,6 +94,17 @@ def test_held_out_halves_are_in_no_shard(files: Path) -> None:
     assert len(set(joined) & set(Path("sentences.txt").read_text().splitlines())) == 55 and not trained & set(joined)
 
 
+def test_few_sentences_train_without_scores_and_the_remedy_is_printed(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("few.txt").write_text(
+        "\n".join(Path("sentences.txt").read_text().split("\n")[:2000])
+    )  # one of these lines is empty
+    evaluation = chosen(simcse, "--text", "few.txt").evaluation
+    assert evaluation.select is None and evaluation.final == ()
+    assert "fewer than 2,000 sentences, so that none are held out; give rated pairs as --dev" in capsys.readouterr().out
+
+
 def _texts(recipe: Recipe) -> list[str]:
     from multicse.data.shards import read
 

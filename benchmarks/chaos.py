@@ -80,11 +80,11 @@ class Case:
 
 def case(number: int) -> Case:
     """Return the case of a number. Kinds of runs and their victims alternate; every fourth blow is in a checkpoint."""
-    dice, (cycle, workers) = random.Random(f"0 {number}"), divmod(number, 3)
+    dice, (update, workers) = random.Random(f"0 {number}"), divmod(number, 3)
     victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
-    picked = [victims[(cycle + i) % len(victims)] for i in range(dice.choice((1, 1, 2)))]
+    picked = [victims[(update + i) % len(victims)] for i in range(dice.choice((1, 1, 2)))]
     moments = sorted(dice.choice((-1, dice.randrange(STEPS), dice.randrange(STEPS), dice.randrange(STEPS))) for _ in picked)
-    return Case(number, workers, bool(cycle % 2), list(zip(picked, moments, strict=True)))
+    return Case(number, workers, bool(update % 2), list(zip(picked, moments, strict=True)))
 
 
 @dataclass(frozen=True)

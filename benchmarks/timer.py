@@ -48,8 +48,8 @@ def race(sides: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     took: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
-    for number in range(rounds):
-        for name in list(sides)[:: -1 if number % 2 else 1]:
+    for update in range(rounds):
+        for name in list(sides)[:: -1 if update % 2 else 1]:
             began = clock()
             sides[name]()
             took[name].append(clock() - began)

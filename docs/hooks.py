@@ -86,7 +86,7 @@ def commands() -> str:
 
     own = printed("visualcse", lambda given: mine.choose(visualcse.RECIPES, given), ["--help"])
     shown = printed("visualcse", lambda given: cli.parse(visualcse.RECIPES, visualcse.__doc__ or "", given), ["--help"])
-    return "\n".join([PAPERS, fenced(shown.partition("\n\nBelow:")[0]), MINE, fenced(own), *papers(), *verbs()])
+    return "\n".join([PAPERS, fenced(shown.partition("\n\nThe options below ")[0]), MINE, fenced(own), *papers(), *verbs()])
 
 
 PAPERS = """## Papers

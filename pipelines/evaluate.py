@@ -188,7 +188,7 @@ def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield label and model of every entry; the default label is the model. Raise ValueError if an entry is repeated."""
     for entry in entries:
         if entries.count(entry) > 1:
-            raise ValueError(f"--compare contains {entry!r} twice; give each run of a model as LABEL=FOLDER")
+            raise ValueError(f"--compare contains {entry!r} twice; give other runs of the model with the same LABEL=")
         label, equals, spec = entry.partition("=")
         yield (label, spec) if equals and label and spec and not Path(entry).exists() else (entry, entry)
 

@@ -133,6 +133,8 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
 def texts_of(sample: Sample, samples: Samples) -> list[str]:
     """Return the sentence of a sample, the captions of an image or audio clip, or the name or number of its class.
 
+    The list is empty for samples with neither.
+
     Args:
         sample: The sample.
         samples: Its set, which has the modality and the names of the classes.

@@ -24,7 +24,7 @@ RELEASED = {
 
 
 def bert_base() -> Recipe:
-    """Train SG-OPT, the main row of Table 1: BERT-base, 17,256 sentences of STS-B, batch 16, lr 5e-5, fp32."""
+    """Train SG-OPT, the main row of Table 1: BERT-base, 17,256 unlabelled sentences of STS-B, batch 16, lr 5e-5, fp32."""
     return Recipe(
         name="sgbert/bert-base",
         method=SGBERTConfig(),

@@ -48,7 +48,7 @@ def test_files_exist(page: Path) -> None:
 
 
 def test_the_tests_of_the_errata_exist() -> None:
-    """``file::test``, and ``::test`` in the previous file; also for the fixes after a review in the log."""
+    """``file::test``, ``::test`` in the previous file, also in the log's fixes after a review; and names on other pages."""
     tests = {
         (file.name, name)
         for file in (ROOT / "tests").rglob("*.py")
@@ -66,6 +66,8 @@ def test_the_tests_of_the_errata_exist() -> None:
         assert "/" not in file or (ROOT / file).exists(), file
         named.add((Path(file).name, name))
     assert len(named) > 50 and sorted(named - tests) == []
+    alone = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert len(alone) > 5 and sorted(alone - {name for _, name in tests}) == []
     fixed = re.findall(r"^\| (\d+) \|.*::test_\w+` \|$", fixes, re.MULTILINE)
     assert fixed == [str(number) for number in range(1, 31)]
 
@@ -109,6 +111,8 @@ def test_every_command_has_its_help(reference: dict[str, str]) -> None:
     sections = re.split(r"^## ", reference["commands"], flags=re.MULTILINE)
     titles = [section.partition("\n")[0] for section in sections[1:]]
     assert sorted(titles) == sorted(["Papers", "mine", *registry.NAMES, *(verb for verb in VERBS if verb != "run")])
+    papers = sections[1]
+    assert "--recipe runs/demo" in papers and "--run.epochs" not in papers, "their settings have a page"
     (pack,) = (section for section in sections if section.startswith("pack\n"))
     assert pack.count("usage: multicse pack") == 6 and "--licence" in pack and "\x1b" not in pack
     assert str(ROOT) not in reference["commands"]

@@ -154,7 +154,7 @@ class Groups(nn.Module):
 
 
 class GCLSR(Method):
-    """GCLSR on the stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L); V = 2 for prepared views (translations)."""
+    """GCLSR on the stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L); V is 1, or 2 for EDA and translations."""
 
     sentence_encoder: WordEncoder
 

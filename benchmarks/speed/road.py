@@ -135,8 +135,8 @@ def main(
     for name in methods:
         options = options_of(name, steps)
         took: dict[int, list[Run]] = {number: [] for number in (0, *workers)}
-        for update in range(rounds):
-            for number in list(took)[:: -1 if update % 2 else 1]:
+        for round_ in range(rounds):
+            for number in list(took)[:: -1 if round_ % 2 else 1]:
                 took[number].append(run(name, steps, number, options))
         for number in workers:
             many = f"Ray with {number} worker{'s' * (number > 1)}"

@@ -31,7 +31,7 @@ class AudioStream(LabelledStream):
     frames: int = Field(1024, gt=0)
     """Number of frames of 10 ms. Longer clips are cut, shorter ones are padded with silence."""
     mixup_probability: float = Field(0.0, ge=0, le=1)
-    """Share of clips that are mixed with a random clip of the whole set (0.5 in NonLing-CSE's released code)."""
+    """Share of clips that are mixed with a random clip of the set (0.5 in NonLing-CSE's released code, 0 in the paper)."""
     mask_bins: int = Field(0, ge=0)
     """Width of the widest band of bins that SpecAugment masks (48 in NonLing-CSE's released code). 0: no mask."""
     mask_frames: int = Field(0, ge=0)

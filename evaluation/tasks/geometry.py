@@ -96,6 +96,8 @@ def anisotropy(x: np.ndarray) -> dict[str, float]:
 class GeometryTask:
     """Alignment of highly rated pairs, and uniformity and anisotropy of all distinct sentences, of a task of rated pairs.
 
+    The scores are not in points.
+
     Args:
         pairs: The task of rated pairs.
         threshold: Pairs with a higher rating are positives (SimCSE: 4 of 5).
@@ -148,7 +150,7 @@ class PairedGeometryTask(PairedTask):
         items, captions, owners = encode_pairs(self.samples, encoder)
         distinct = list(dict.fromkeys(captions))
         if len(distinct) < 2:
-            raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity needs at least two texts")
+            raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity needs two different ones")
         texts, different = look_up(encoder, captions, distinct)
         first = np.unique(owners, return_index=True)[1]
         gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())

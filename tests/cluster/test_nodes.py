@@ -175,7 +175,7 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(
     env = {**growing.env, "RAY_ADDRESS": growing.address}
     driver = drive(python, tmp_path / "refused", tracking.uri, "--run.cpus-per-worker", "4", env=env)
     text, _ = driver.communicate(timeout=600)
-    assert driver.returncode == 2 and "the cluster has 4: the run would wait for ever" in text, text[-3000:]
+    assert driver.returncode == 2 and "the cluster has 4: the run would wait forever" in text, text[-3000:]
     encoder = write_encoder(tmp_path / "encoder")  # of which a node that is bought for the run would know nothing
     driver = drive(python, tmp_path / "refused", tracking.uri, "--encoder.path", encoder, env=env)
     text, _ = driver.communicate(timeout=600)

@@ -88,9 +88,9 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     """
     folder = latest_checkpoint(Path(checkpoint))
     if not (folder / RECIPE).is_file():
-        raise ValueError(f"{folder} is not a checkpoint: it recipe.json not found. Pass the folder of a checkpoint or run")
+        raise ValueError(f"{folder} is not a checkpoint: it has no recipe.json. Pass the folder of a checkpoint or run")
     if (weights := next((folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()), None)) is None:
-        raise ValueError(f"{folder} contains no complete checkpoint. With run.storage they are stored there")
+        raise ValueError(f"{folder} contains no complete checkpoint. With run.storage, checkpoints are stored there")
     if recipe is None:
         try:
             recipe = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8"))

@@ -95,12 +95,12 @@ class Case:
 
 def case(number: int) -> Case:
     """Return the case of a number. Kinds of runs and victims alternate; every fourth kill is during a checkpoint."""
-    dice, (update, workers) = random.Random(f"0 {number}"), divmod(number, 3)
+    dice, (cycle, workers) = random.Random(f"0 {number}"), divmod(number, 3)
     victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
-    picked = [victims[(update + i) % len(victims)] for i in range(dice.choice((1, 1, 2)))]
+    picked = [victims[(cycle + i) % len(victims)] for i in range(dice.choice((1, 1, 2)))]
     moments = sorted(dice.choice((-1, dice.randrange(STEPS), dice.randrange(STEPS), dice.randrange(STEPS))) for _ in picked)
-    left = 1 if workers == 2 and update % 2 else workers
-    return Case(number, workers, bool(update % 2), list(zip(picked, moments, strict=True)), left)
+    left = 1 if workers == 2 and cycle % 2 else workers
+    return Case(number, workers, bool(cycle % 2), list(zip(picked, moments, strict=True)), left)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def race(sides: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     took: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
-    for update in range(rounds):
+    for number in range(rounds):
         for name in list(sides)[:: -1 if update % 2 else 1]:
             start = clock()
             sides[name]()

@@ -84,7 +84,7 @@ class SimCSEPP(SimCSE):
         """Return the loss ``text`` and, unless its weight is 0, ``dimensions``."""
         views, plain, config = features["text"]["views"], features["text"].get("plain"), self.config
         if plain is None:
-            found = {"text": self.text_loss(views, batches["text"])}
+            found = {"text": self.text_loss(features["text"], batches["text"])}
         else:
             similarities = (views[:, 0], views[:, 1], plain, gather(plain))
             loss = losses.plain_negatives(*similarities, config.temperature, config.positive_scale, offset(len(plain)))

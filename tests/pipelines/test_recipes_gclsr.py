@@ -15,7 +15,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr
 from multicse.reproduction import reproduce
-from multicse.reproduction.tables import measures, pictures, small
+from multicse.reproduction.tables import measures, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
@@ -135,7 +135,7 @@ def test_figure_2_how_far_augmentations_move_a_word(tmp_path: Path) -> None:
     }
     assert {name: found[name] for name in expected} == pytest.approx({n: 100 * x for n, x in expected.items()}, rel=0.03)
     assert tuple(found) == table.columns and 0.5 < found["RBN"] < 0.8
-    shown = [axes.get_lines() for axes in pictures.augmentations(str(folder), table, tmp_path).axes]
+    shown = [axes.get_lines() for axes in model_figures.augmentations(str(folder), table, tmp_path).axes]
     assert len(shown) == 4 and (np.asarray(shown[1][1].get_ydata()) == 0).sum() > 10
 
 

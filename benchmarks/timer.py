@@ -65,7 +65,7 @@ def race(sides: Mapping[str, Call], rounds: int) -> dict[str, list[float]]:
     for call in sides.values():
         call()
     for number in range(rounds):
-        for name in list(sides)[:: -1 if update % 2 else 1]:
+        for name in list(sides)[:: -1 if number % 2 else 1]:
             start = clock()
             sides[name]()
             took[name].append(clock() - start)

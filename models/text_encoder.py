@@ -108,8 +108,9 @@ class TextEncoder(SentenceEncoder):
         self.limit = min(limit or 10**9, positions_of(model), tokenizer.model_max_length)
         """Maximum number of tokens of a text, including special tokens."""
         self.tokenizer.model_max_length = self.limit
-        if self.model.config.model_type in DECODERS:
-            self.model.config.use_cache = False  # for generation only
+        config: Any = self.model.config
+        if config.model_type in DECODERS:
+            config.use_cache = False  # for generation only
         else:
             self.tokenizer.padding_side = "right"  # absolute positions would depend on the longest text of a batch
         self.conventions = Conventions()

@@ -65,7 +65,8 @@ class TSDAE(Method):
     def __init__(self, encoder: TextEncoder, config: TSDAEConfig) -> None:
         super().__init__()
         assert can_pack(encoder.model)  # so are all models in DECODERS
-        layers, self.sentence_encoder, self.config = layer_stack(encoder.model), encoder, config
+        layers: Any = layer_stack(encoder.model)
+        self.sentence_encoder, self.config = encoder, config
         self.memories = nn.ModuleList(Memory(encoder.config, layer.attention) for layer in layers)
         self.transform = word_transform(encoder.hidden_size)
         self.bias = nn.Parameter(torch.zeros(encoder.model.get_input_embeddings().num_embeddings))

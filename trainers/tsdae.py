@@ -65,7 +65,8 @@ class TSDAE(Method):
     def __init__(self, encoder: TextEncoder, config: TSDAEConfig) -> None:
         super().__init__()
         assert can_pack(encoder.model)  # so are all models in DECODERS
-        layers, self.sentence_encoder, self.config = layer_stack(encoder.model), encoder, config
+        layers: Any = layer_stack(encoder.model)
+        self.sentence_encoder, self.config = encoder, config
         self.memories = nn.ModuleList(Memory(encoder.config, layer.attention) for layer in layers)
         self.transform = word_transform(encoder.hidden_size)
         self.bias = nn.Parameter(torch.zeros(encoder.model.get_input_embeddings().num_embeddings))
@@ -76,8 +77,7 @@ class TSDAE(Method):
         ids, mask, host_mask = (tensor[:, 0] for tensor in batch.texts())
         encoder, model = self.sentence_encoder, self.sentence_encoder.model
         kept = delete_words(ids, mask, self.continues, self.config.deletion, encoder.tokenizer.pad_token_id)
-        # Packing needs the number of tokens, which only a CPU knows without waiting.
-        sentence = encoder.project(encoder.outputs(*kept, padding=ids.device.type != "cpu").pooled)
+        sentence = encoder.project(encoder.outputs(*kept, padding=ids.device.type != "cpu").pooled)  # a GPU does not wait
         packing = Packing(mask[:, 1:], host_mask[:, 1:])  # every token with a successor
         rows = packing.places // (ids.shape[1] - 1)
         given = packing.arguments(model, ids[:, :-1])

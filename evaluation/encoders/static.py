@@ -40,7 +40,7 @@ class Static(ModuleEncoder):
         from sklearn.decomposition import PCA
 
         name = f"{getattr(encoder, 'name', 'encoder')}+static{dimensions or ''}"
-        tokenizer = getattr(getattr(encoder, "model", None), "tokenizer", None)
+        tokenizer: Any = getattr(getattr(encoder, "model", None), "tokenizer", None)
         if not isinstance(encoder, FolderEncoder) or not getattr(tokenizer, "is_fast", False):
             raise EvaluationError(f"{name}: +static needs the folder of a transformer with a fast tokenizer; remove +static")
         ids, vectors = _token_vectors(encoder, tokenizer)

@@ -31,7 +31,8 @@ def decoder_of(method: TSDAE) -> BertLMHeadModel:
     decoder: Any = BertLMHeadModel(own).double().eval()
     decoder.bert.load_state_dict(method.sentence_encoder.model.state_dict(), strict=False)
     head = decoder.cls.predictions
-    for layer, memory in zip(decoder.bert.encoder.layer, method.memories, strict=True):
+    memories: Any = method.memories
+    for layer, memory in zip(decoder.bert.encoder.layer, memories, strict=True):
         layer.crossattention.self.value.load_state_dict(memory.value.state_dict())
         layer.crossattention.output.dense.load_state_dict(memory.dense.state_dict())
         layer.crossattention.output.LayerNorm.load_state_dict(memory.norm.state_dict())
@@ -83,10 +84,10 @@ def test_the_encoder_sees_the_remaining_words_only() -> None:
 
 
 def test_dropout_acts_on_heads_of_the_memory() -> None:
-    memory = made(dropout=0.5).memories[0].train()
+    memory: Any = made(dropout=0.5).memories[0].train()
     torch.nn.init.eye_(memory.dense.weight)
-    memory.dropout.p = 0.0  # type: ignore[union-attr, assignment]
-    memory.norm = torch.nn.Identity()  # type: ignore[assignment]
+    memory.dropout.p = 0.0
+    memory.norm = torch.nn.Identity()
     sentence = torch.randn(1, 40, 16, dtype=torch.float64)
     found = memory(torch.zeros_like(sentence), sentence).detach() / memory.value(sentence).detach()
     heads = found.unflatten(-1, (2, 8))

@@ -77,8 +77,7 @@ class TSDAE(Method):
         ids, mask, host_mask = (tensor[:, 0] for tensor in batch.texts())
         encoder, model = self.sentence_encoder, self.sentence_encoder.model
         kept = delete_words(ids, mask, self.continues, self.config.deletion, encoder.tokenizer.pad_token_id)
-        # Packing needs the number of tokens, which only a CPU knows without waiting.
-        sentence = encoder.project(encoder.outputs(*kept, padding=ids.device.type != "cpu").pooled)
+        sentence = encoder.project(encoder.outputs(*kept, padding=ids.device.type != "cpu").pooled)  # a GPU does not wait
         packing = Packing(mask[:, 1:], host_mask[:, 1:])  # every token with a successor
         rows = packing.places // (ids.shape[1] - 1)
         given = packing.arguments(model, ids[:, :-1])

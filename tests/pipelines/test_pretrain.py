@@ -61,11 +61,10 @@ def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:
     other = scratch().changed({"streams": recipe.streams, "encoder": recipe.encoder, "run": recipe.run})
     other = prepare(other.replace("method.fresh.vocab_size", 100))
     assert other.encoder == prepare(recipe).encoder
-    encoder = other.encoder.load([])
+    encoder: Any = other.encoder.load([])
     batch = Batch({name: tokens[:, None] for name, tokens in encoder.tokenize(["house tree", "tree 7"]).items()})
     other.method.build(encoder)({"text": batch}).losses["reconstruction"].backward()
-    model: Any = encoder.model
-    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+    assert encoder.model.get_input_embeddings().weight.grad.abs().sum() > 0
 
 
 def test_an_existing_encoder_is_not_replaced(recipe: Recipe, tmp_path: Path) -> None:

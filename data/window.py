@@ -140,7 +140,7 @@ class _Run(NamedTuple):
 
 
 def _take(runs: deque[_Run], samples: int, taken: list[_Run]) -> None:
-    """Move the first samples of a segment to the end of `taken`, whose neighbouring runs are joined."""
+    """Move the first samples of a segment to the end of `taken`, and join neighbouring runs."""
     while samples:
         chunk, first, stop = runs.popleft()
         if stop - first > samples:

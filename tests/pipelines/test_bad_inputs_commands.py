@@ -204,6 +204,11 @@ def test_a_wrong_command_names_setting_and_remedy(
         ({"export.dimensions": 5}, {}, "export.whiten"),
         ({"export": {"whiten": True, "dimensions": 17}}, {}, "export.dimensions=17"),
         ({"run.num_workers": 8, "streams.text.batch_size": 64}, {}, "run.num_workers=8"),
+        (
+            {"run.num_workers": 3, **{f"streams.{name}.batch_size": 24 for name in ("text", "image", "audio")}},
+            {},
+            "streams.text.segments=8 with batch_size=24",
+        ),
         ({}, {"nodes": 2}, "run.storage=None cannot be reached from several nodes; set it, or MULTICSE_STORAGE"),
         ({"run.storage": "s3://bucket/runs"}, {"nodes": 2}, "run.tracking_uri"),
         ({"run.storage": "s3://b/runs", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),

@@ -1,4 +1,4 @@
-"""A run continues on another number of workers: the losses are those of an uninterrupted run."""
+"""A run continues on another number of workers with the losses of an uninterrupted run."""
 
 from __future__ import annotations
 

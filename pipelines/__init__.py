@@ -12,7 +12,7 @@ class _Joined(attrdoc.AttributeDocstrings):
 
     def get_attr_docs(self, component: Any) -> dict[str, tuple[str, str | None, str | None]]:
         found = super().get_attr_docs(component)
-        return {name: (" ".join(text.split()), *rest) for name, (text, *rest) in found.items()}
+        return {name: (" ".join(text.split()), kind, default) for name, (text, kind, default) in found.items()}
 
 
 attrdoc.AttributeDocstrings = _Joined  # type: ignore[misc]

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import tyro
 
-from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
+from multicse.data.errors import REPORTED, command, did_you_mean, handle_interrupt, report_error
 from multicse.pipelines import api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
@@ -33,7 +33,7 @@ MINE = "mine"
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Return the recipe of a command line. Unknown options end the program with the message of tyro.
+    """Return the recipe of a command line. Invalid values end the program with the message of tyro.
 
     Args:
         recipes: Recipes of the pipeline.
@@ -42,7 +42,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
             settings.
 
     Raises:
-        RecipeError: If the recipe does not exist. The message names the nearest name.
+        RecipeError: If the recipe or a setting does not exist. The message names the nearest name.
     """
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
     if "--recipe" in arguments:
@@ -52,10 +52,15 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         base = _from_file(given) if given and given not in recipes else registry.named(recipes, given)
     else:
         base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
-    for argument in arguments:
-        option = argument.partition("=")[0]
-        if option.startswith("--") and (current := current_name(option[2:].replace("-", "_"))):
+    known = base.flat()
+    for option in arguments:
+        path = option[2:].replace("-", "_")
+        if not option.startswith("--") or path in {*known, "help"}:
+            continue
+        if current := current_name(path):
             raise RecipeError(f"{option} is called --{current} now; use the new name")
+        near = did_you_mean(option, [f"--{name}" for name in known])
+        raise RecipeError(f"{option}: recipe {base.name!r} has no such setting.{near} --help shows all.")
     for switch in ALONE:
         if switch in arguments:
             place = arguments.index(switch) + 1

@@ -151,7 +151,7 @@ def attention(
         module: Attention module of the model.
         query: Queries, (B, H, L, d), or (1, H, T, d) if packed.
         key: Keys, (B, H, L, d) or (1, H, T, d); H may be a divisor of the number of query heads.
-        value: Values, like `key`.
+        value: Values, (B, H, L, d) or (1, H, T, d), with the heads of `key`.
         attention_mask: Mask of a padded batch, (B, 1, L, L).
         packing: Positions of packed texts. If None, the batch is padded.
         dropout: Dropout of the attention weights.

@@ -41,7 +41,7 @@ class Prepare:
     server: str | None = None
     """URL of a mirror of GitHub's files, for small only."""
     overwrite: bool = False
-    """Replace existing results."""
+    """Replace existing shards and tables."""
 
     def run(self) -> int:
         """Create and print the results whose files exist. Returns the exit code: 2 if a file is missing."""

@@ -31,7 +31,7 @@ class Translate:
     text: Path
     """File with one sentence per line, or folder of shards with the field txt."""
     out: Path
-    """Output file (.tsv)."""
+    """TSV file for the output."""
     there: str
     """Model that translates from the language of the sentences to another one."""
     back: str

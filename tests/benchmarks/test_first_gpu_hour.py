@@ -30,7 +30,7 @@ def test_without_a_gpu_it_ends_with_a_sentence(tmp_path: Path, capsys: pytest.Ca
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     first_gpu_hour.main(tmp_path / "out")
-    assert "no GPU" in capsys.readouterr().out and not (tmp_path / "out").exists()
+    assert "No GPU" in capsys.readouterr().out and not (tmp_path / "out").exists()
 
 
 def test_operations_are_those_that_torch_counts_and_open_clip_publishes() -> None:

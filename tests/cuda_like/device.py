@@ -56,8 +56,9 @@ def _line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         path = Path(file)
-        if path.is_relative_to(ROOT) and path.resolve().relative_to(ROOT).parts[0] in PACKAGES:
-            return f"{path.resolve().relative_to(ROOT)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+        place = path.resolve()
+        if place.is_relative_to(ROOT) and place.relative_to(ROOT).parts[0] in PACKAGES:
+            return f"{place.relative_to(ROOT)}:{frame.f_lineno} {frame.f_code.co_qualname}"
         if not library and "site-packages" in file and "torch/" not in file.split("site-packages/")[1][:6]:
             library = f"{file.split('site-packages/')[1]}:{frame.f_lineno}"
         frame = frame.f_back

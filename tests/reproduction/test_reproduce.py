@@ -74,7 +74,7 @@ def test_pages_contain_the_stored_results() -> None:
     for file in stored.values():
         for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):
             assert {"scores", "commit"} < set(result)
-            assert "seed" not in result or {"run", "identity", "data", "rates"} < set(result)
+            assert "recipe" not in result or {"seed", "run", "identity", "data", "rates"} < set(result)
 
 
 def smallest(recipe: Recipe, offline: Offline) -> Recipe:

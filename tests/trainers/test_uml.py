@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from transformers import CLIPTextConfig, PretrainedConfig
 
 from multicse.pipelines import uml as recipes
 from multicse.trainers.uml import UML, UMLConfig, UMLImageConfig
@@ -72,13 +73,11 @@ def test_updates_alternate_or_are_summed() -> None:
     [
         ({"streams.image.size": 16}, r"streams\.image\.size=16"),
         ({"method.image.patch_size": 5}, r"method\.image\.patch_size: 5"),
-        ({"encoder.path": "gpt"}, r"encoder\.path: a 'gpt' model"),
+        ({"encoder.path": "clip"}, r"encoder\.path: a 'clip_text_model' model"),
     ],
 )
 def test_errors_name_the_setting(changes: dict[str, object], named: str) -> None:
     recipe = recipes.demo().changed(changes)
-    config = tiny_encoder.bert_config()
-    if "encoder.path" in changes:
-        config.model_type = "gpt"
+    config: PretrainedConfig = CLIPTextConfig() if "encoder.path" in changes else tiny_encoder.bert_config()
     with pytest.raises(ValueError, match=named):
         recipe.method.check(recipe, config)

@@ -77,6 +77,9 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
 
     Returns:
         The module.
+
+    Raises:
+        ValueError: A method defines `turns`, the former name of `updates`.
     """
     module = ModuleType(name)
     module.__file__ = path
@@ -85,6 +88,8 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
     _files[name] = source
     for value in list(vars(module).values()):
         if isinstance(value, type) and issubclass(value, MethodConfig) and value.__module__ == name:
+            if hasattr(value, "turns"):
+                raise ValueError(f"{path or name}: {value.__name__}.turns is named updates now; rename it")
             _own[value.model_fields["name"].default] = value
     return module
 

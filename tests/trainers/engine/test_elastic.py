@@ -26,7 +26,7 @@ def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     logged: dict[int, dict[str, float]] = {}
     log: Any = SimpleNamespace(log=lambda step, values: logged.setdefault(step, {}).update(values))
     log.resume = log.store = log.progress = lambda _: None
-    host = LocalHost(Store(f"{folder}/checkpoint"))
+    host: Any = LocalHost(Store(f"{folder}/checkpoint"))
     host.rank, host.world_size, host._stop = rank, world, lambda: engine.step >= stop
     host._question = lambda asked, _: asked  # at once: all ranks are at the same step
     built = checkpoint.build_method

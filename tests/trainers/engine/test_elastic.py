@@ -26,9 +26,9 @@ def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     logged: dict[int, dict[str, float]] = {}
     log: Any = SimpleNamespace(log=lambda step, values: logged.setdefault(step, {}).update(values))
     log.resume = log.store = log.progress = lambda _: None
-    host: Any = LocalHost(Store(f"{folder}/checkpoint"))
+    host = LocalHost(Store(f"{folder}/checkpoint"))
     host.rank, host.world_size, host._stop = rank, world, lambda: engine.step >= stop
-    host._question = lambda asked, _: asked  # at once: all ranks are at the same step
+    host._question = lambda asked, _: asked  # type: ignore[assignment]  # at once: all ranks are at the same step
     built = checkpoint.build_method
     with patch.object(checkpoint, "build_method", lambda recipe: built(recipe).double()):
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)

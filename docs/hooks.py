@@ -250,4 +250,4 @@ PARTS: dict[str, Callable[[], str]] = {
     "tasks": tasks,
     "limits": limits,
 }
-"""What fills the pages of docs/reference, by its name in them."""
+"""Functions that generate parts of docs/reference, by their names on the pages."""

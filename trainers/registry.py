@@ -85,12 +85,12 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
     module.__file__ = path
     sys.modules[name] = module
     exec(compile(source, path or f"<{name}>", "exec"), module.__dict__)
+    own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, MethodConfig) and v.__module__ == name]
+    for value in own:
+        if hasattr(value, "turns"):
+            raise ValueError(f"{path or name}: {value.__name__}.turns is named updates now; rename it")
     _files[name] = source
-    for value in list(vars(module).values()):
-        if isinstance(value, type) and issubclass(value, MethodConfig) and value.__module__ == name:
-            if hasattr(value, "turns"):
-                raise ValueError(f"{path or name}: {value.__name__}.turns is named updates now; rename it")
-            _own[value.model_fields["name"].default] = value
+    _own.update({value.model_fields["name"].default: value for value in own})
     return module
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformers import AutoConfig
+
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
 from multicse.reproduction.tables import small
 from multicse.reproduction.tables.offline import Offline
@@ -16,6 +18,7 @@ from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcsepp import SimCSEPPConfig
+from multicse.trainers.tsdae import TSDAEConfig
 from multicse.trainers.uml import UMLConfig
 
 STEPS = 200
@@ -75,7 +78,11 @@ def share_of_contrast(recipe: Recipe) -> float:
     method, tokens = recipe.method, text.batch_size * text.max_length
     guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
     plain = isinstance(method, SimCSEPPConfig) and method.negatives == "plain"
-    passes = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * (max(2, text.n_texts) + plain) + guided
+    passes: float = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * (max(2, text.n_texts) + plain) + guided
+    if isinstance(method, TSDAEConfig):  # an encoder of the words that are left, a decoder of all, a softmax over all pieces
+        shape = AutoConfig.from_pretrained(recipe.flat()["encoder.path"])
+        layers = shape.num_hidden_layers * (4 * shape.hidden_size + 2 * shape.intermediate_size)  # times the hidden size
+        passes = 3 * ((1 - method.deletion) + 1 + shape.vocab_size / layers)
     cost = passes * tokens
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():

@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     cpus: float
     """Logical CPUs of one reading task."""
     read_ahead: int
-    """Tasks that are finished, running or scheduled beyond the one that the trainer is at."""
+    """Tasks that are finished, running or scheduled beyond the trainer's current task."""
     readers: int
     """Reading tasks at once while the trainer waits for data."""
     store_share: float
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
 
 
 class Executor:
-    """Actor that runs reading plans with Ray Data, each in a thread of its own."""
+    """Actor that runs reading plans with Ray Data, each in a separate thread."""
 
     def __init__(self) -> None:
         from multicse.data import pacing  # noqa: F401  # imports Ray Data, which takes a second, before the first plan
@@ -111,7 +111,7 @@ class Executor:
         )
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        context.target_max_block_size = 1  # byte: a block is passed on as soon as it has a row, which is a whole chunk
+        context.target_max_block_size = 1  # byte: a block is passed on after its first row, a whole chunk
         follow(context, progress)
         here = ray.get_runtime_context().get_node_id()
         return ray.data.read_datasource(

@@ -6,7 +6,7 @@ gap, so a segment is an endless stream, and the position in each of these stream
 resume a run.
 
 Every batch contains equally many samples of each segment, segment after segment. The number of segments does not depend on
-the number of workers, each of which reads an equal number of consecutive segments. So all numbers of workers that divide the
+the number of workers; each reads an equal number of consecutive segments. So all numbers of workers that divide the
 number of segments train on the same global batches.
 """
 

@@ -31,7 +31,7 @@ class Progress:
     """Position of the consumer in a plan, and the limits of the plan."""
 
     read_ahead: int
-    """Number of tasks beyond the consumer's current one that may be finished or running."""
+    """Number of tasks beyond the consumer's current task that may be finished or running."""
     readers: int
     """Number of tasks that may run at once while the consumer waits for data."""
     task: int = 0

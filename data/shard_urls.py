@@ -44,7 +44,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
     Args:
         urls: Paths or URLs, joined by `::` or as a sequence, with brace ranges (`{000000..000004}`), lists (`{a,b}`), and
-            `*` and `?` in the last part. A folder stands for every `.tar` in it, sorted. Tables may replace tars, with
+            `*` and `?` in the last part. A folder means every `.tar` in it, sorted. Tables may replace tars, with
             options: `talks.csv#txt=body,separator=;`. `saved#split=test` is a split of a folder that the library datasets
             saved, `hf://imdb#split=test` a split that this library finds by name.
 
@@ -354,7 +354,7 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
         pattern = f"{folder.rstrip('/')}/{next(only, next(iter(found.values())))}"
         raise DataError(
             f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
-            f"name those of one: {shlex.quote(pattern)}"
+            f"name the shards of one set: {shlex.quote(pattern)}"
         )
 
 

@@ -33,7 +33,7 @@ from multicse.data.texts import text_of
 KEY = "__key__"
 """Column with the name of the sample. Default: the number of the row, from 0."""
 TEXTS = ("text", "sentence", "caption")
-"""Columns that replace a missing column `txt`: the first one that exists, otherwise the only text column of the table."""
+"""Columns that replace a missing column `txt`: the first existing column, otherwise the only text column of the table."""
 MAGIC = {
     "jpg": rb"\xff\xd8\xff",
     "png": rb"\x89PNG",

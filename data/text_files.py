@@ -165,7 +165,7 @@ def read_rows(
     Args:
         path: UTF-8 file or URL.
         columns: Required columns, each once, in any order; further columns are kept. If empty, no name may occur twice.
-        either: Columns of which at least one is required.
+        either: Columns; at least one is required.
         separator: Character between two cells. Default: a tab; in a ``.csv`` the separator in an Excel line ``sep=;``,
             otherwise the usual separator that occurs most often in the first row, outside quotation marks.
         quoted: Quotation marks enclose cells (which may contain separators and line ends). If False, they are text.

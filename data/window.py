@@ -96,7 +96,7 @@ class _ArrowView:
 def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Iterator[Chunk]:
     """Yield batches of `share` good samples of each segment, segment after segment.
 
-    Samples are copied only if those of a batch are not consecutive in one chunk.
+    Samples are copied only if a batch's samples are not consecutive in one chunk.
 
     Args:
         chunks: Chunks, in which the samples of a segment are in order.

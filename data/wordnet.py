@@ -326,7 +326,7 @@ class Lexicon:
         antonyms that are synonyms in another meaning.
 
         Args:
-            word: Word as it is spelled in the text.
+            word: Word with the text's spelling.
             pos: Part of speech. If None, all of them.
 
         Returns:

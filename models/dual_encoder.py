@@ -104,7 +104,7 @@ class DualEncoder(SentenceEncoder):
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
-        """Clamp the scale to 1 to 100, as CLIP does after every step."""
+        """Clamp the scale to 1 to 100, like CLIP after every step."""
         self.logit_scale.clamp_(0, -math.log(LOWEST_TEMPERATURE))
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:

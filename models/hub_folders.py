@@ -118,7 +118,7 @@ def carried_files(folder: Path) -> list[str]:
 
 
 WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}
-"""Options of sentence-transformers to load weights as training does, in whatever precision they are stored."""
+"""Options of sentence-transformers to load weights in their stored precision, like training."""
 
 
 def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:

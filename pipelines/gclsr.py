@@ -86,7 +86,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "headline": _row(
         "headline",
         {"encoder.regions": (1, 1, 1, 1, 1, 1)},
-        "Last row of Table 2 as it was actually produced: six sets of filters that each see one word [errata 5.8].",
+        "How the last row of Table 2 was actually produced: six sets of filters that each see one word [errata 5.8].",
     ),
     "paper": _row(
         "paper",

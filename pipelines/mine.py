@@ -80,7 +80,7 @@ class Arguments:
     """Column of the table that contains the sentences. OUTER.INNER names a field inside a column."""
     images: Path | None = None
     """Folder of images. Its subfolders, if any, are used as classes."""
-    sounds: Path | None = None
+    audio: Path | None = None
     """Folder of audio files. Its subfolders, if any, are used as classes."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
     """Encoder to start from: a folder or a Hugging Face model ID. Default: this project's small English BERT."""
@@ -184,7 +184,7 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
 
 
 def _places(asked: Arguments) -> dict[str, Path | None]:
-    return {"text": asked.text, "image": asked.images, "audio": asked.sounds}
+    return {"text": asked.text, "image": asked.images, "audio": asked.audio}
 
 
 def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Iterator[Choice]:
@@ -284,7 +284,7 @@ def _audio(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     whole = (decode.audio(content, ending, rate, key) for rate, (key, ending, content) in zip(rates, found, strict=True))
     seconds, high = median(len(wave) / rate for wave, rate in zip(whole, rates, strict=True)), median(rates) >= 16000
     if seconds < SHORTEST:
-        raise DataError(f"--sounds: the median duration is {seconds:.3f} s; give audio files of {SHORTEST} s or more")
+        raise DataError(f"--audio: the median duration is {seconds:.3f} s; give audio files of {SHORTEST} s or more")
     rate, bins = (16000, 128) if high else (8000, 32)
     frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
     most = samples_for(rate, frames)

@@ -35,8 +35,8 @@ class Part(NamedTuple):
 PARTS = {
     "text": Part("SimCSE alone"),
     "images": Part("text and unpaired images", ("image",)),
-    "sounds": Part("text and unpaired audio", ("audio",)),
-    "images-sounds": Part("text, images and audio", ("image", "audio")),
+    "audio": Part("text and unpaired audio", ("audio",)),
+    "images-audio": Part("text, images and audio", ("image", "audio")),
     "guidance": Part("text and self-guidance", changes={"method.guidance": 1.0}),
     "guided": Part("text dominated by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "cls"}),
     "synonyms": Part("text with synonyms as positives and antonyms as hard negatives", synonyms=True),
@@ -95,7 +95,7 @@ def demo() -> Recipe:
 
 def smoke() -> Recipe:
     """Train eight steps with all parts, for tests."""
-    everything = small("images-sounds")
+    everything = small("images-audio")
     changes = {path: value for part in PARTS.values() for path, value in part.changes.items()}
     triplets = small("synonyms").streams["text"]
     changes |= {"streams.text": triplets, "method.text.supervised": True, "method.schedule": "cosine"}

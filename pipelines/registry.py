@@ -28,7 +28,7 @@ GROUP = "multicse.pipelines"
 RENAMED = {"printed": "paper"}
 """Former names of recipes and their current names."""
 
-FILES = {"text": "--text sentences.txt", "image": "--images photos/", "audio": "--sounds recordings/"}
+FILES = {"text": "--text sentences.txt", "image": "--images photos/", "audio": "--audio recordings/"}
 """Kinds of streams for which `mine` takes files, with an example of its options."""
 
 

@@ -44,7 +44,7 @@ class Arguments:
 
     The command trains and evaluates all rows without results, and prints published and reproduced scores with difference,
     mean ± SD and p value. Missing data is listed first, with instructions. An interrupted command resumes if it is repeated.
-    Without TABLE, the tables and figures of the paper are listed; without PAPER, those of all papers.
+    Without TABLE, the tables and figures of the paper are listed; without PAPER, of all papers.
 
     Example: python reproduction/reproduce.py sgbert T1 --scale mini
     """

@@ -33,7 +33,7 @@ class Translate:
     out: Path
     """TSV file for the output."""
     there: str
-    """Model that translates from the language of the sentences to another one."""
+    """Model that translates from the language of the sentences to a second language."""
     back: str
     """Model that translates back."""
     device: str = "auto"

@@ -28,36 +28,36 @@ PATTERNS = (
     ("begin", r"\b(?:begins?|began|begun|beginning)\b", 0.6, 0.2),
     ("anew", r"\banew\b", 0.0, 0.0),
     ("tell", r"\b(?:tells?|told)\b", 0.2, 0.1),
-    ("say", r"\b(?:says?|said)\b", 0.0, 0.2),
-    ("that of", r"\b(?:that|those) of\b", 0.2, 1.1),
+    ("say", r"\b(?:says?|said)\b", 0.0, 0.1),
+    ("that of", r"\b(?:that|those) of\b", 0.2, 0.0),
     ("whose", r"\bwhose\b", 4.0, 4.1),
-    ("of which", r"\bof (?:which|whom)\b", 0.1, 1.5),
+    ("of which", r"\bof (?:which|whom)\b", 0.1, 0.2),
     ("is there", r"\b(?:is|are) there\b", 0.0, 0.0),
     ("there is no", r"\bthere (?:is|are) no\b|\bwhere there (?:is|are)\b", 1.4, 0.5),
     ("where = if", r"\bwhere (?:it|there|an?|no|that|one)\b", 3.3, 0.4),
-    ("behind", r"\bbehind\b", 0.7, 0.3),
-    ("beside", r"\bbeside\b", 0.0, 0.1),
-    ("who", r"\b(?:nobody|somebody|whoever|whom|who)\b", 0.3, 0.7),
+    ("behind", r"\bbehind\b", 0.7, 0.2),
+    ("beside", r"\bbeside\b", 0.0, 0.0),
+    ("who", r"\b(?:nobody|somebody|whoever|whom|who)\b", 0.3, 0.1),
     ("is no X", r"\b(?:is no|is none of)\b(?! (?:longer|more)\b)", 1.1, 0.5),
     ("none: ...", r"\b[nN]one:", 0.7, 0.3),
-    ("picture", r"\bpictures?\b", 0.0, 0.1),
-    ("sound", r"\bsounds?\b", 0.0, 1.3),
+    ("picture", r"\bpictures?\b", 0.0, 0.0),
+    ("sound", r"\bsounds?\b", 0.0, 0.2),
     ("rate", r"(?<!learning )(?<!error )(?<!sample )(?<!sampling )(?<!frame )\brates?\b", 0.7, 1.4),
     ("want", r"\bwants?\b|\bwanted\b", 2.3, 0.2),
     ("ask", r"\basks\b|\basked for\b", 0.4, 0.1),
     ("know", r"\bknows\b|\bknown to\b", 0.6, 0.1),
     ("a = per", r"\b(?:once|twice|\d+|rows?|samples|sentences|images) an? (?:line|second|step|sample|row)\b", 0.0, 0.0),
-    ("of its own", r"\bof (?:its|their|your|his|ours|one's|my) own\b", 0.0, 0.8),
+    ("of its own", r"\bof (?:its|their|your|his|ours|one's|my) own\b", 0.0, 0.0),
     ("the same", r"\bthe same(?=[.,;:)]| as\b| for\b)", 10.6, 0.5),
     ("lie", r"\b(?:lies?|lay|lain)\b", 0.0, 0.0),
-    ("stand", r"\bstands?\b", 0.0, 0.3),
+    ("stand", r"\bstands?\b", 0.0, 0.0),
     ("hold", r"\b(?:holds?|held)\b", 1.6, 2.5),
     ("carry out", r"\bcarr(?:y|ied|ies) out\b", 0.0, 0.0),
     ("bring along", r"\b(?:brings|brought|comes? along)\b", 0.1, 0.1),
     ("mended", r"\b(?:parted|unfolds?|spoil(?:s|ed)?|mend(?:s|ed)?|spel[tl]s? out)\b", 0.1, 0.0),
     ("told apart", r"\btold apart\b", 0.0, 0.0),
     ("pay", r"\b(?:pays|paid)\b", 0.1, 0.0),
-    ("turn", r"\bturns?\b", 3.1, 0.2),
+    ("turn", r"\bturns?\b", 3.1, 0.3),
     ("room", r"\brooms?\b", 0.1, 0.0),
     ("so many", r"\bso (?:many|much|few)\b", 0.2, 0.1),
     ("Of ...", r"(?:^|[.!?] )Of ", 0.0, 0.0),
@@ -67,10 +67,10 @@ PATTERNS = (
         2.7,
         0.4,
     ),
-    ("as it is", r"\bas (?:it|they|he|\w+) (?:do|does|says?|has|is|was)\b", 0.2, 0.9),
-    ("the one that", r"\bones? (?:that|which)\b", 0.1, 0.8),
-    ("perhaps", r"\b(?:perhaps|likewise)\b|\belse\b", 1.1, 1.1),
-    ("another one", r"\b(?:rather an?|another one)\b", 0.1, 0.3),
+    ("as it is", r"\bas (?:it|they|he|\w+) (?:do|does|says?|has|is|was)\b", 0.2, 0.2),
+    ("the one that", r"\bones? (?:that|which)\b", 0.1, 0.0),
+    ("perhaps", r"\b(?:perhaps|likewise)\b|\belse\b", 1.1, 1.0),
+    ("another one", r"\b(?:rather an?|another one)\b", 0.1, 0.0),
 )
 
 
@@ -80,11 +80,18 @@ def prose_of_markdown(text: str) -> str:
 
 
 def prose_of_python(source: str) -> str:
-    """Return the docstrings, the other strings of several words and the comments of a module, one per line."""
+    """Return the docstrings, the other strings of several words and the comments of a module, one per line.
+
+    Templates of captions (with a placeholder) and lists of more than 30 words without punctuation are data, not prose.
+    """
     strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
-    found = [text for text in strings if isinstance(text, str) and re.search(r"\w \w", text)]
+    found = [text for text in strings if isinstance(text, str) and re.search(r"\w \w", text) and not _is_data(text)]
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return _without_code("\n".join([*found, *(token.string for token in tokens if token.type == tokenize.COMMENT)]))
+
+
+def _is_data(text: str) -> bool:
+    return bool(re.search(r"\{\w*\}", text)) or (len(text.split()) > 30 and not re.search(r"[.,:;()]", text))
 
 
 def _without_code(text: str) -> str:

@@ -116,7 +116,7 @@ def false_negatives(similarities: Tensor, positives: Tensor, margin: float, stra
         Mask (N, C), bool.
 
     References:
-        Solatorio, GISTEmbed, 2024. `absolute` and `relative` are those of sentence-transformers' `GISTEmbedLoss`.
+        Solatorio, GISTEmbed, 2024. `absolute` and `relative` are named as in sentence-transformers' `GISTEmbedLoss`.
     """
     column = positives[:, None]
     positive = similarities.gather(1, column)
@@ -237,7 +237,7 @@ def plain_negatives(
 
 @full_precision
 def dimension_contrast(z1: Tensor, z2: Tensor, temperature: float = 5.0) -> Tensor:
-    """Compute InfoNCE over dimensions: those of `z1` are anchors, those of `z2` candidates, compared by correlation.
+    """Compute InfoNCE over dimensions: `z1` has the anchors, `z2` the candidates, compared by correlation.
 
     Args:
         z1: First views of all workers, (N, d). Each dimension is standardised over the batch, as by BatchNorm.

@@ -27,7 +27,7 @@ def bibtex(citations: Sequence[str]) -> list[str]:
     """Return the BibTeX entries of papers.
 
     Args:
-        citations: Keys of `papers.bib` (`MethodConfig.citations`). An entry is returned as it is.
+        citations: Keys of `papers.bib` (`MethodConfig.citations`). An entry is returned unchanged.
     """
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
     by_key = {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}

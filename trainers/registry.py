@@ -1,4 +1,4 @@
-"""Registry of methods by name: the project's methods, those of installed packages, and those of user files."""
+"""Registry of methods by name: from the project, from installed packages and from user files."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class NegativesConfig(Settings):
             guide = TextEncoder.from_pretrained(self.guide)
         except ValueError as error:
             raise _of_guide(error) from None
-        guide.prompt_tokens = encoder.prompt_tokens  # the tokens are those of the trained encoder
+        guide.prompt_tokens = encoder.prompt_tokens  # prompts are tokenized by the trained encoder
         return frozen(guide, checkpoint=False)
 
     def false_negatives(self, anchors: Tensor, candidates: Tensor, positives: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ def space(*kinds: str) -> SearchSpace:
 SPACES: dict[str, dict[str, SearchSpace]] = {
     "multicse": {
         "wide": space("image"),
-        "sounds": space("audio"),
-        "images-sounds": space("image", "audio"),
+        "audio": space("audio"),
+        "images-audio": space("image", "audio"),
         "text": space(),
         "synonyms": {**space(), "method.antonyms": tune.choice([True, False])},
     }

@@ -247,7 +247,7 @@ def _event(kind: str, time: np.ndarray, pitch: float, rng: np.random.Generator) 
 
 
 def captions(what: Combination, rng: np.random.Generator) -> list[str]:
-    """Make four captions, each of which names all attributes in random words."""
+    """Make four captions that each name all attributes in random words."""
 
     def words() -> dict[str, str]:
         two = what.times == "twice"

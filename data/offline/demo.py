@@ -105,7 +105,7 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
     Args:
         folder: Folder of the shards, which is created if it does not exist.
         kinds: "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (audio clips, `wav` and `cls`), and
-            "emoji-" and "sounds-" with train, val or test (images, `png`, and audio clips, `wav`, with captions in `json`).
+            `emoji-` and `sounds-` with train, val or test (images, `png`, and audio clips, `wav`, with captions in `json`).
 
     Returns:
         The folder of each kind.

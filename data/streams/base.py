@@ -119,7 +119,7 @@ class StreamConfig(BaseModel):
         return False
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the settings that name fields, each with the fields of which a sample must have at least one."""
+        """Return the settings that name fields, each with a list of fields; a sample must have at least one."""
         return []
 
     def open(self) -> ShardSet:
@@ -220,7 +220,7 @@ class StreamConfig(BaseModel):
 
     @property
     def mixes(self) -> bool:
-        """Return True if a row may be mixed from two samples, the second of which can be any sample of the set."""
+        """Return True if a row may be mixed from a sample and any other sample of the set."""
         return False
 
     def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:

@@ -164,7 +164,7 @@ def _loaded(data: bytes, max_pixels: int, coarse: bool) -> Image.Image:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Undo the EXIF orientation of an image, if it has one that can be read."""
+    """Undo the EXIF orientation of an image, if it is readable."""
     try:
         turned = _TURNED.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # Pillow raises struct.error, SyntaxError, ValueError, ...
@@ -349,7 +349,7 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
         The captions, at least one.
 
     Raises:
-        DecodeError: If the sample has no caption, an empty one, or one that is not a text.
+        DecodeError: If the sample's caption is missing, empty or not a text.
     """
     record = _record(fields, key)
     if "captions" not in record and "txt" in fields:

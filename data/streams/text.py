@@ -38,7 +38,7 @@ class TextStream(StreamConfig):
 
     @property
     def n_texts(self) -> int:
-        """Return the number of texts of a sample, each of which is a view."""
+        """Return the number of texts of a sample; each is a view."""
         return len(self.columns)
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:

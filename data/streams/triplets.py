@@ -61,7 +61,7 @@ def triplet(
     Args:
         text: Sentence.
         rng: Source of all randomness.
-        replacements: Function from a word, as it is spelled in the text, to its synonyms and antonyms.
+        replacements: Function from a word, with the text's spelling, to its synonyms and antonyms.
         most: Draw from the first `most` pieces between white space only. If None, draw from all.
         drawn: Draw one of the words for which this function returns True, even if it cannot be replaced (released code). If
             None, draw one of the words that can be replaced.

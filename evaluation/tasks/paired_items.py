@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     """One decoded sample."""
 
     where: str  # task and shard, for messages; errors of the data package name the sample
-    item: Any  # uint8 RGB (H, W, 3), a Sound, or a text
+    item: Any  # uint8 RGB (H, W, 3), a `Sound`, or a text
     fields: Mapping[str, bytes]
     key: str
 

@@ -52,7 +52,7 @@ def listed(file: Path, folder: Path) -> Content:
     """Read the images of a list.
 
     Args:
-        file: List with one path per line, of which the last two parts are used: ``CLASS/FILE``.
+        file: List with one path per line; its last two parts are used: ``CLASS/FILE``.
         folder: Folder of the classes.
     """
     paths = ((number, line.strip().split("/")[-2:]) for number, line in read_lines(file))

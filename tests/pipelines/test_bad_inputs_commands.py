@@ -56,7 +56,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     # ------------------------------------------------------------------------------------------------------- own files
     "visualcse mine --text nowhere.txt --images photos": "--text nowhere.txt",
     "simcse mine --text sentences.txt": ("sentences.txt", "16"),
-    "nonlingcse mine --text sentences.txt --images photos": "--sounds",
+    "nonlingcse mine --text sentences.txt --images photos": "--audio",
     "simcse mine --text sentences.txt --model nowhere": "--model nowhere",
     "simcse mine --text sentences.txt --dev nowhere.tsv": "--dev nowhere.tsv",
     "simcse mine --text rows.csv": ("rows.csv", "--column"),

@@ -199,7 +199,7 @@ def test_files_are_packed_again_after_a_new_broken_link_and_by_a_new_reader(
 
 
 def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
-    given = ["--text", "sentences.txt", "--sounds", "sounds", "--model", str(place / "encoder"), "--output", "mine"]
+    given = ["--text", "sentences.txt", "--audio", "sounds", "--model", str(place / "encoder"), "--output", "mine"]
     settings = ["--run.max_steps", "2", "--run.num_workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]
     recipe = chosen(audiocse, *given, *settings, "--streams.text.batch_size", "8")
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
@@ -210,8 +210,8 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
 def test_audio_of_no_length_is_refused(files: Path) -> None:
     for number in range(20):
         soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
-    with pytest.raises(DataError, match="--sounds"):
-        chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
+    with pytest.raises(DataError, match="--audio"):
+        chosen(audiocse, "--text", "sentences.txt", "--audio", "sounds")
 
 
 def test_long_audio_is_measured_at_its_start(files: Path) -> None:
@@ -219,7 +219,7 @@ def test_long_audio_is_measured_at_its_start(files: Path) -> None:
     wave = np.random.default_rng(0).normal(0, 0.1, 30 * 8000)
     for number in range(20):
         soundfile.write(f"sounds/{number}.wav", wave, 8000)
-    settings = chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds").flat()
+    settings = chosen(audiocse, "--text", "sentences.txt", "--audio", "sounds").flat()
     beginning = torch.as_tensor(wave[: samples_for(8000, 256)], dtype=torch.float32)[None, None]
     values = log_mel(beginning, rate=8000, bins=32)
     assert settings["streams.audio.frames"] == 256

@@ -79,7 +79,7 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     """Load the method of a checkpoint with its best weights.
 
     Args:
-        checkpoint: Folder of a checkpoint, or a folder of which the latest checkpoint is loaded: the folder of all
+        checkpoint: Folder of a checkpoint, or a folder whose latest checkpoint is loaded: the folder of all
             checkpoints of a run, or the output folder of the run.
         recipe: Recipe. If None, the recipe in the checkpoint, with the paths of the machine that wrote it.
 

@@ -392,7 +392,7 @@ def _check_reachable(recipe: Recipe) -> None:
 def find_callback(name: str) -> Callback:
     """Return a callback: ``package.module:NAME``, or ``FILE.py:NAME`` for a user's file.
 
-    It is a function, or a class without arguments of which a run makes an instance. A callback with `state_dict` and
+    It is a function, or a class without arguments, which a run instantiates. A callback with `state_dict` and
     `load_state_dict` has a state, which checkpoints contain. Workers get the text of such a file from the driver
     (`registry.loaded`).
 

@@ -72,7 +72,7 @@ def gathered(module: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(value: Any) -> bool:
-    """Return True if a value is a DTensor, of which this worker has only a part."""
+    """Return True if a value is a DTensor; this worker has only a part."""
     return hasattr(value, "full_tensor")
 
 

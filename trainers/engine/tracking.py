@@ -239,7 +239,7 @@ def drain(
 def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
     """Send everything of a run that MLflow does not have: metrics, and artifacts if the run is finished.
 
-    A renamed journal (`retire`) belongs to an earlier run in the folder, of which only the metrics are left.
+    A renamed journal (`retire`) belongs to an earlier run in the folder; only its metrics are left.
 
     Args:
         journal: Journal of the run.

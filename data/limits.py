@@ -1,8 +1,7 @@
 """Limits of inputs, and the cache of files that are made from inputs.
 
-Inputs above a limit are refused as damaged or malicious before memory is allocated. All limits are far above the sizes of
-training data. An environment variable, `MULTICSE_MAX_` and the name, raises a limit: ``MULTICSE_MAX_TEXT=1000000``. It must
-be set on every machine that reads.
+Inputs above a limit are refused as damaged or malicious before memory is allocated. An environment variable,
+`MULTICSE_MAX_` and the name, raises a limit on the machine where it is set: ``MULTICSE_MAX_TEXT=1000000``.
 """
 
 from __future__ import annotations
@@ -30,13 +29,7 @@ def _limit(name: str, default: int) -> int:
 
 
 def over(name: str, size: int | str, most: int) -> str:
-    """Return ``1,200, more than the allowed 1,000 (MULTICSE_MAX_MEMBER raises it)``.
-
-    Args:
-        name: Limit.
-        size: Size that was found, or a text in its place.
-        most: Value of the limit.
-    """
+    """Return ``1,200, more than the allowed 1,000 (MULTICSE_MAX_MEMBER raises it)``."""
     shown = f"{size:,}" if isinstance(size, int) else size
     return f"{shown}, more than the allowed {most:,} (MULTICSE_MAX_{name} raises it)"
 
@@ -76,13 +69,9 @@ LOWEST_RATE = 1000
 
 
 def cache_path(kind: str, stamp: str) -> Path:
-    """Return the path of a file in the cache.
+    """Return the path in the cache of something of a `kind` that is made from inputs, which `stamp` identifies.
 
     The cache is the folder $MULTICSE_CACHE, otherwise $XDG_CACHE_HOME/multicse, otherwise ~/.cache/multicse.
-
-    Args:
-        kind: Subfolder.
-        stamp: Text that identifies the inputs.
     """
     place = os.environ.get("MULTICSE_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/multicse"
     return Path(place).expanduser() / kind / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]

@@ -81,10 +81,7 @@ def _has_random_access(path: Path | str) -> bool:
 
 
 def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
-    """Return the files of a table with the parts of them that are read together: first row, and the row after the last.
-
-    Args:
-        source: Files, as `--streams.NAME.shards` names them.
+    """Return the files of a table with the parts that are read together: first row, and the row after the last.
 
     Raises:
         DataError: If there are no files, or no rows in them.
@@ -102,11 +99,7 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
 
 
 def files_of(source: Path, root: Path | None = None) -> Path:
-    """Return the folder that contains the files of a source.
-
-    Args:
-        source: Folder, which is returned, or manifest.
-        root: Folder with the files of a manifest. Default: the folder of the manifest.
+    """Return the folder that contains the files of a source: a folder itself, for a manifest `root` or otherwise its folder.
 
     Raises:
         DataError: If the source does not exist, or `root` is not a folder.
@@ -178,13 +171,11 @@ def table_rows(
         columns: Columns with the texts, in the order in which they are stored: (sent0, sent1, hard_neg).
         label: Column with the name of the class.
         where: Only rows with these values become samples.
-        keep_empty: Leave out only rows in which all texts are empty. Streams read the others with
-            `TextStream.keep_empty`.
+        keep_empty: Leave out only rows in which all texts are empty; `TextStream.keep_empty` reads the others.
         part: As in `named_rows`.
 
     Raises:
-        DataError: If the file does not exist or is damaged, a column does not exist, a row has another length, or a value
-            is not a text (`text_of`).
+        DataError: If the file is missing or damaged, a column does not exist, or a value is not a text (`text_of`).
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
@@ -243,9 +234,6 @@ def files_below(folder: Path) -> tuple[list[Path], list[LeftOut]]:
 
     Links are followed, except to files and folders that are below or above the folder anyway: every file is found once.
     Hidden files and folders are left out, and the ones in `LITTER`.
-
-    Raises:
-        OSError: If a folder cannot be read.
     """
     files: list[Path] = []
     links: list[Path] = []
@@ -338,8 +326,7 @@ def manifest_files(
         missing: "skip" leaves out files that do not exist (deleted videos), are of other kinds or cannot be decoded.
 
     Raises:
-        DataError: As `table_rows`; if a file does not exist, is of another kind or cannot be decoded; and if grouped rows
-            have different classes.
+        DataError: As `table_rows` and `named_files`, and if grouped rows have different classes.
     """
     parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
     wanted, blank = [*parts[1::2], *captions, *([label] if label else [])], Blank()

@@ -70,8 +70,7 @@ class Table(NamedTuple):
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     """Return the number of rows of a table, its bytes, and the names of its columns and of the fields of its first row.
 
-    Raises:
-        DataError: If the table cannot be understood. Call it through `readable`, for other errors.
+    Call it through `readable`, which converts errors that are not a DataError.
     """
     table = _open(url)
     fs, path = filesystem(url)
@@ -90,9 +89,6 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
     Args:
         url: Table.
         indexes: Numbers of the rows; ascending numbers are read fastest.
-
-    Raises:
-        DataError: As `scan`.
     """
     table, options = _open(url), options_of(url)
     rows = table.read([index for index in indexes if index < table.rows])
@@ -114,16 +110,7 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield number and columns of the rows from `first` up to `stop`, with dotted names.
-
-    Args:
-        url: Table.
-        first: Number of the first row.
-        stop: Number after the last row. Default: all rows.
-
-    Raises:
-        DataError: If the table cannot be read.
-    """
+    """Yield number and columns, with dotted names, of the rows from `first` up to `stop` (None: all) of a table."""
     end = count(url) if stop is None else stop
     for start in range(first, end, READ_AT_ONCE):
         numbers = range(start, min(end, start + READ_AT_ONCE))
@@ -225,15 +212,7 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
 
 
 def readable(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of a read, with every error as a DataError.
-
-    Args:
-        url: URL or path, for messages.
-        act: Complete read, as in `call_storage`.
-
-    Raises:
-        DataError: If the file cannot be read or is damaged; a StoreError if a remote store does not answer.
-    """
+    """Return the result of `act`, a complete read from `url` as in `call_storage`, with every error as a DataError."""
     with data_errors(url):
         return call_storage(url, act)
 
@@ -261,11 +240,7 @@ def _opened(url: str, checksum: str) -> Table:
 
 
 def _packed(url: str, checksum: str) -> Table:
-    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist.
-
-    Raises:
-        DataError: If the file or a row cannot be read, with its file and line, or if the cache cannot be written.
-    """
+    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist."""
     separator = options_of(url).get("separator")
     unread: list[OSError] = []
 
@@ -349,9 +324,7 @@ def _arrow(url: str) -> Table:
 def _validated(columns: _Columns) -> _Columns:
     """Return the columns, with views converted to plain texts and bytes: pyarrow cannot take rows of views.
 
-    Raises:
-        ArrowInvalid: If two columns have the same name, a value is outside of its buffer or a text is not UTF-8, which
-            pyarrow does not check.
+    Two columns with the same name, and values that pyarrow did not check (buffers, UTF-8), raise ArrowInvalid.
     """
     columns.validate(full=True)
     names = columns.schema.names

@@ -55,10 +55,10 @@ class Blank:
 def read_table(
     path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, left_out: Blank | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file.
+    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file; a text has the column `txt`.
 
     Args:
-        path: File or URL. Its ending determines the format; a text has the column `txt`.
+        path: File or URL. Its ending determines the format.
         columns: As in `read_rows`.
         separator: As in `read_rows`.
         left_out: As in `read_rows`.
@@ -76,11 +76,7 @@ def read_table(
 
 
 def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed).
-
-    Args:
-        path: File or URL.
-        left_out: Blank lines are added to it.
+    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed); see `read_lines`.
 
     Raises:
         DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
@@ -119,8 +115,7 @@ def read_lines(
         left_out: Blank lines that are not yielded are added to it.
 
     Raises:
-        DataError: If the file does not exist, is not UTF-8 or is a damaged gzip file, or if a line has more than
-            `limits.LINE` characters.
+        DataError: If the file does not exist, is not UTF-8 or is a damaged gzip file, or a line exceeds `limits.LINE`.
     """
     for number, line in _whole_lines(path, latin):
         if blank or line.strip():
@@ -159,8 +154,8 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a table (``.gz``: compressed) below a line of column names, with the numbers of their last lines.
 
-    The rows are the rows of Python's csv module: every row is yielded or an error. Blank lines are left out. A column
-    without a name gets its number as a name.
+    The rows are the rows of Python's csv module, each yielded or an error; blank lines are left out. A column without a
+    name gets its number as a name.
 
     Args:
         path: UTF-8 file or URL.
@@ -248,8 +243,7 @@ def _separator(path: Path | str) -> str:
 def _is_quoted(path: Path | str, separator: str) -> bool:
     """Return whether the quotation marks of a TSV enclose cells. Some programs write text with marks unchanged.
 
-    Raises:
-        DataError: If both are possible and give different rows.
+    If both are possible and give different rows, it raises a DataError.
     """
     if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
         return False
@@ -269,8 +263,7 @@ def _shows_quotation(path: Path | str, separator: str) -> bool:
     """Return whether a TSV with the same number of cells either way contains signs of quotation.
 
     The signs are a cell in marks that contains a mark, a separator or a line end, or is empty; and marks around all cells
-    but numbers. Without this condition, parts of one set would be read differently if all cells in marks of a part happen
-    to be complete.
+    but numbers. Otherwise parts of one set might be read differently.
     """
     if any(
         re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells

@@ -194,10 +194,7 @@ class WordNetFiles:
         )
 
     def _targets(self, synset: _Synset, number: int | None) -> list[str]:
-        """Return the antonyms of a word of a synset, counted from 1, or of all its words (None).
-
-        Pointers from or to 0 apply to all words of the synset.
-        """
+        """Return the antonyms of a word of a synset, counted from 1, or of all its words (None, and 0 in pointers)."""
         found: list[str] = []
         for pos, offset, source, target in synset.pointers("!"):
             if number is None or source in (0, number):
@@ -288,7 +285,7 @@ def part_of_speech(pos: str) -> Pos:
 class Lexicon:
     """Synonyms and antonyms of words; `open_lexicon` opens one.
 
-    Parts of speech are n, v, a (or s) and r. None means all of them, commonest first if the source counts uses.
+    Parts of speech are n, v, a and r. None means all of them, commonest first if the source counts uses.
     """
 
     def __init__(self, source: WordNetFiles | SmallTable, path: str) -> None:
@@ -297,18 +294,12 @@ class Lexicon:
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
     def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
-        """Return the synonyms of a word in any form.
+        """Return the other words, in their base form, of all meanings of a word in any form, commonest meaning first.
 
         Args:
             word: Word.
             pos: Part of speech. If None, all of them.
             phrases: Include synonyms of several parts, such as "ice_cream".
-
-        Returns:
-            The other words of all meanings of the base forms of the word, in their base form, commonest meaning first.
-
-        Raises:
-            ValueError: If the part of speech does not exist.
         """
         lemmas = self._readings(word.lower(), pos)
         senses = (sense for reading in lemmas for sense in self._source.senses(*reading))
@@ -320,23 +311,17 @@ class Lexicon:
         return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), part_of_speech(pos))
 
     def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
-        """Return the words that can replace a word in its base form in a text.
+        """Return the synonyms and antonyms, with its capitals, that can replace a word in its base form in a text.
 
         Rare readings are left out (`RARE`), as are the meanings of a name if the word is in lower case ("china"), and
-        antonyms that are synonyms in another meaning.
+        antonyms that are synonyms in another meaning. Nothing replaces other forms ("walked"), function words ("in") and
+        words with irregular capitals ("iPhone").
 
         Args:
             word: Word as it is spelled in the text.
             pos: Part of speech. If None, all of them.
-
-        Returns:
-            Synonyms and antonyms with the capitals of the word. Both are empty for other forms ("walked"), for function
-            words ("in"), and for words with irregular capitals ("iPhone").
-
-        Raises:
-            ValueError: If the part of speech does not exist.
         """
-        if match_case("x", word) is None:
+        if _match_case("x", word) is None:
             return [], []
         synonyms, antonyms = self._replacements(word.lower(), pos, word.islower())
         return _cased(synonyms, word), _cased(antonyms, word)
@@ -377,16 +362,8 @@ class Lexicon:
         return [reading for reading in readings if uses[reading] >= least]
 
 
-def match_case(word: str, like: str) -> str | None:
-    """Give a word the capitals of another word; capitals that it already has stay.
-
-    Args:
-        word: Word that is changed.
-        like: Word with no capitals, a capital first letter, or only capitals.
-
-    Returns:
-        The word, or None if the capitals of `like` are irregular.
-    """
+def _match_case(word: str, like: str) -> str | None:
+    """Give a word the capitals of another word, or return None if these are irregular; capitals that it already has stay."""
     if like.islower():
         return word
     if len(like) > 1 and like.isupper():
@@ -440,5 +417,5 @@ def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:
 
 
 def _cased(words: Iterable[str], like: str) -> list[str]:
-    cased = (match_case(word, like) for word in words)
+    cased = (_match_case(word, like) for word in words)
     return [word for word in cased if word is not None]

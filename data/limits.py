@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,9 +81,15 @@ class CacheError(DataError):
     """The cache cannot be written."""
 
 
-def cache_error(path: Path, error: Exception) -> CacheError:
-    """Return the error for a path of the cache that cannot be written."""
-    return CacheError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written")
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert OSErrors in the body, which writes a file or folder of the cache, to CacheError."""
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        raise CacheError(
+            f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written"
+        ) from error
 
 
 def cached(path: Path, make: Callable[[Path], object], read: Callable[[Path], _T]) -> _T:
@@ -100,17 +106,15 @@ def cached(path: Path, make: Callable[[Path], object], read: Callable[[Path], _T
         CacheError: If the cache cannot be written.
         DataError: As `make` and `read`.
     """
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(DataError, FileNotFoundError):
         return read(path)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"), tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
-            with contextlib.suppress(DataError):
+            with contextlib.suppress(DataError, FileNotFoundError):
                 return read(path)
             make(new := Path(scratch) / path.name)
             if path.exists():
                 path.rename(Path(scratch) / "cut")
             new.rename(path)
-    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        raise cache_error(path, error) from error
     return read(path)

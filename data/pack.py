@@ -17,8 +17,7 @@ from multicse.data.errors import DataError, DecodeError, command, did_you_mean
 from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
 from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import Blank, read_lines, read_table
-from multicse.data.texts import text_of
+from multicse.data.text_files import Blank, read_lines, read_table, text_of
 
 Missing = Literal["raise", "skip"]
 PART = 2**17

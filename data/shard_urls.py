@@ -30,11 +30,6 @@ SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "tes
 """Words in the names of shards that are not read together, and names of folders that are not classes."""
 STATE, DICT = "state.json", "dataset_dict.json"
 """Files in which `save_to_disk` of the library datasets lists the files of a data set, and the splits of a dict."""
-UNCOMPRESS = {
-    "gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "tbz": "bunzip2", "tbz2": "bunzip2",
-    "xz": "unxz", "txz": "unxz", "zst": "unzstd", "tzst": "unzstd",
-}  # fmt: skip
-"""Endings of compressed tars, and the commands that uncompress them."""
 _COMPRESSED = re.compile(r".+(\.tar\.\w{1,4}|\.t(gz|bz2?|xz|zst))")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
@@ -341,16 +336,12 @@ def _names(folder: str) -> dict[str, bool]:
 
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
     """Raise DataError for a folder with files of several splits: their names have different words of `SPLITS`."""
-    words = {file: [word for word in re.split("[^A-Za-z]+", file) if word.lower() in SPLITS] for file in files}
-    splits = {file: tuple(sorted({word.lower() for word in words[file]})) for file in files}
-    found = {split: file for file, split in splits.items() if split}
+    found = {tuple(sorted({*re.split("[^a-z]+", file.lower())} & {*SPLITS})): file for file in files}
+    found.pop((), None)
     if len(found) > 1:
-        patterns = [(f"*{word}*.{file.rpartition('.')[2]}", split) for split, file in found.items() for word in words[file]]
-        only = (one for one, split in patterns if all(fnmatchcase(file, one) == (splits[file] == split) for file in files))
-        pattern = f"{folder.rstrip('/')}/{next(only, next(iter(found.values())))}"
         raise DataError(
             f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
-            f"name those of one: {shlex.quote(pattern)}"
+            f"name those of one by a pattern, such as {shlex.quote(folder.rstrip('/') + '/*train*')}"
         )
 
 
@@ -358,8 +349,7 @@ def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
     shards = [name for name in names if _is_data(name)]
     zipped = [name for name in names if _COMPRESSED.fullmatch(name) and (name == posixpath.basename(url) or not shards)]
     if zipped:
-        place, tool = f"{folder}/{zipped[0]}", UNCOMPRESS.get(zipped[0].rpartition(".")[2], "uncompress")
-        return DataError(f"shards {url!r}: {place} is a compressed tar, which is not supported: {tool} {shlex.quote(place)}")
+        return DataError(f"shards {url!r}: {folder}/{zipped[0]} is a compressed tar, which is not supported; uncompress it")
     if file_name(url) in names:
         raise DataError(
             f"shards {url!r}: this file is not a shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "

@@ -285,34 +285,16 @@ def index_of(url: str, checksum: str) -> Index:
 
     The cache folder keeps the index until the file, of which `checksum` is one of size and time, or a limit changes.
     """
-    unread: list[OSError] = []
-    made: list[Index] = []
+    most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
+    place = limits.cache_path("indexes", f"1 {most} {url} {checksum}")  # 1: the form
 
     def write(path: Path) -> None:
-        try:
-            made.append(read_headers(url))
-        except OSError as error:  # of the store, which is read again, not of the cache
-            unread.append(error)
-            raise
-        path.write_bytes(made[0].to_bytes())
+        path.write_bytes(read_headers(url).to_bytes())
 
-    def load(path: Path) -> Index:
-        try:
-            return Index.from_bytes(path.read_bytes())
-        except OSError as error:
-            raise DataError(str(error)) from None
-
-    most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
     try:
-        return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
-    except DataError as error:
-        if made:  # but the cache cannot be written, or the index is too large to be loaded: every process reads the headers
-            return made[0]
-        if unread:
-            raise unread[0] from None
-        if isinstance(error, limits.CacheError):
-            return read_headers(url)
-        raise
+        return limits.cached(place, write, lambda path: Index.from_bytes(path.read_bytes()))
+    except DataError:  # the cache cannot be written, or the index is too large to be loaded; other errors occur again
+        return read_headers(url)
 
 
 def read_headers(url: str) -> Index:
@@ -543,7 +525,7 @@ def _verify_shard(shard: Shard, checksum: str) -> str | None:
     return None
 
 
-def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> Iterator[RawSample | BadSample]:
+def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     """Yield the samples at the given positions, one per position.
 
     A position that cannot be read gives a BadSample: in a truncated or damaged tar, if a field occurs twice, and everywhere
@@ -551,9 +533,8 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
 
     Args:
         shard: Shard.
-        indexes: Positions in the order of the tar, from 0; ascending positions are read fastest.
-        at_once: Number of samples of a remote store that are read, and after an error read again, together. Default: about
-            32 MB of a tar, 32 rows of a table.
+        indexes: Positions in the order of the tar, from 0; ascending positions are read fastest. About 32 MB of a remote
+            store are read, and after an error read again, together.
 
     Raises:
         DataError: If the shard cannot be opened, is not a tar, or contains more samples than in its `dataset.json`.
@@ -563,9 +544,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         with tables.data_errors(shard.url):
             yield from _read(shard, indexes)
         return
-    if at_once is None:
-        few = table_kind(shard.url) or shard.bytes <= 0
-        at_once = _FEW if few else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
+    at_once = _FEW if shard.bytes <= 0 else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
     for start in range(0, len(indexes), at_once):
         part = indexes[start : start + at_once]
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once

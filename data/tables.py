@@ -27,8 +27,7 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import Blank, read_table
-from multicse.data.texts import text_of
+from multicse.data.text_files import Blank, read_table, text_of
 
 KEY = "__key__"
 """Column with the name of the sample. Default: the number of the row, from 0."""
@@ -242,36 +241,27 @@ def _opened(url: str, checksum: str) -> Table:
 def _packed(url: str, checksum: str) -> Table:
     """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist."""
     separator = options_of(url).get("separator")
-    unread: list[OSError] = []
-
-    def texts(blank: Blank) -> Iterator[str]:
-        fs, source = filesystem(url)
-        try:
-            file = Path(source) if isinstance(fs, LocalFileSystem) else url
-            for _, row in read_table(file, separator=separator, left_out=blank):
-                yield json.dumps(row)
-        except OSError as error:
-            unread.append(error)
-            raise
+    fs, source = filesystem(url)
+    file = Path(source) if isinstance(fs, LocalFileSystem) else url
 
     def write(path: Path) -> None:
-        unread.clear()
         group: list[str] = []
         letters, blank = 0, Blank()
-        try:
-            with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for text in texts(blank):
-                    group.append(text)
-                    letters += len(text)
-                    if letters >= GROUP_LETTERS:
-                        out.write_table(pa.table({"row": group}))
-                        group, letters = [], 0
-                out.write_table(pa.table({"row": pa.array(group, pa.string())}))
-                out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
-        except OSError as error:  # of the store, which is read again, or of the cache
-            if unread:
-                raise
-            raise limits.cache_error(place, error) from error
+        with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
+
+            def flush() -> None:
+                with limits.writing(place):
+                    out.write_table(pa.table({"row": pa.array(group, pa.string())}))
+                group.clear()
+
+            for _, row in read_table(file, separator=separator, left_out=blank):
+                group.append(json.dumps(row))
+                letters += len(group[-1])
+                if letters >= GROUP_LETTERS:
+                    flush()
+                    letters = 0
+            flush()
+            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
 
     stamp = f"4 {split_options(url)[0]} {checksum} {separator}"  # 4: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")

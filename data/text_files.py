@@ -1,4 +1,4 @@
-"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and remedy."""
+"""Text files and tables, plain or gzipped, row by row, and their values as texts; errors name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data import limits
-from multicse.data.errors import DataError, did_you_mean
+from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
 
 SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line that specifies the separator for Excel
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
+_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # valid in JSON, not in UTF-8; a sign of damage
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # decoded bytes that are not UTF-8
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
@@ -343,3 +345,36 @@ def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
         if not isinstance(path, Path):
             raise  # of a store: `tables.readable` repeats the complete read
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def text_of(value: Any, place: str) -> str:
+    """Return a value of a row as text; the empty text if the value is missing (None, NaN).
+
+    Bytes are decoded as UTF-8. Numbers, dates and times are written out, whole numbers always without a decimal point.
+
+    Args:
+        value: A cell of a table, a value of JSON or a file of a sample.
+        place: Place of the value, at the start of error messages.
+
+    Raises:
+        DecodeError: If the value is not a text (a list, a map, a truth value, infinity), or if the text is not UTF-8, is
+            longer than `limits.TEXT`, or contains a lone surrogate or a zero byte.
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode("utf-8-sig")  # files written on Windows start with a byte order mark
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"{place} is not UTF-8 ({error})") from error
+    if isinstance(value, float) and not math.isinf(value):
+        value = "" if math.isnan(value) else repr(value).removesuffix(".0")
+    if value is None:
+        return ""
+    if isinstance(value, bool | list | tuple | dict | float):
+        found = value if isinstance(value, float) else type(value).__name__
+        raise DecodeError(f"{place} is {found}, not a text; a text, a number or a date is needed")
+    text = str(value)
+    if len(text) > limits.TEXT:
+        raise DecodeError(f"{place} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
+    if _NO_TEXT.search(text):
+        raise DecodeError(f"{place} contains a lone surrogate or a zero byte, so it is not a text")
+    return text

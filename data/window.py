@@ -17,7 +17,6 @@ from multicse.data.order import Window, seed_of
 from multicse.data.remote import StoreError
 from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.streams.base import Row, StreamConfig
-from multicse.data.tables import READ_AT_ONCE
 
 BLOCK_BYTES = 2**24  # bytes of a block: small enough to stream, large enough to hide Ray's cost per block
 
@@ -214,7 +213,7 @@ class WindowReader(NamedTuple):
         raw: list[Any] = [None] * len(places)
         for shard, wanted in by_shard.items():
             wanted.sort()
-            found = read(self.shards.shards[shard], [index for index, _ in wanted], READ_AT_ONCE)
+            found = read(self.shards.shards[shard], [index for index, _ in wanted])
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
         seeds = [

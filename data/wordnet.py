@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from multicse.data.errors import DataError
 
@@ -222,10 +222,10 @@ class _Synset:
         first = 4 + 2 * words
         self._pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
 
-    def pointers(self, symbol: str) -> list[tuple[Pos, int, int, int]]:
+    def pointers(self, symbol: str) -> list[tuple[Any, int, int, int]]:
         """Return the pointers of a kind: part of speech and offset of the target, number of the source and target word."""
         return [
-            (part_of_speech(pos), int(offset), int(words[:2], 16), int(words[2:], 16))
+            ("a" if pos == "s" else pos, int(offset), int(words[:2], 16), int(words[2:], 16))
             for kind, offset, pos, words in zip(*(iter(self._pointers),) * 4, strict=True)
             if kind == symbol
         ]
@@ -270,18 +270,6 @@ def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def part_of_speech(pos: str) -> Pos:
-    """Check a part of speech, and convert WordNet's mark of a similar adjective, s, to a.
-
-    Raises:
-        ValueError: If it is not n, v, a, s or r.
-    """
-    for part in POS:
-        if pos == part or (pos == "s" and part == "a"):
-            return part
-    raise ValueError(f"pos={pos!r}; allowed are {', '.join(POS)} (noun, verb, adjective, adverb), or None for all")
-
-
 class Lexicon:
     """Synonyms and antonyms of words; `open_lexicon` opens one.
 
@@ -293,7 +281,7 @@ class Lexicon:
         self._source = source
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
-    def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
+    def synonyms(self, word: str, pos: Pos | None = None, *, phrases: bool = False) -> list[str]:
         """Return the other words, in their base form, of all meanings of a word in any form, commonest meaning first.
 
         Args:
@@ -306,11 +294,11 @@ class Lexicon:
         found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
-    def has(self, word: str, pos: str) -> bool:
+    def has(self, word: str, pos: Pos) -> bool:
         """Return True if a word in its base form can be this part of speech and is not a function word."""
-        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), part_of_speech(pos))
+        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), pos)
 
-    def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
+    def replacements(self, word: str, pos: Pos | None) -> tuple[list[str], list[str]]:
         """Return the synonyms and antonyms, with its capitals, that can replace a word in its base form in a text.
 
         Rare readings are left out (`RARE`), as are the meanings of a name if the word is in lower case ("china"), and
@@ -326,7 +314,7 @@ class Lexicon:
         synonyms, antonyms = self._replacements(word.lower(), pos, word.islower())
         return _cased(synonyms, word), _cased(antonyms, word)
 
-    def _find_replacements(self, word: str, pos: str | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _find_replacements(self, word: str, pos: Pos | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         readings = self._readings(word, pos, common=True) if word not in FUNCTION_WORDS else []
         synonyms: dict[str, None] = {}
         direct: dict[str, None] = {}
@@ -350,9 +338,9 @@ class Lexicon:
             found += [base for base in detached if len(base) > 1]
         return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
 
-    def _readings(self, word: str, pos: str | None, common: bool = False) -> list[tuple[str, Pos]]:
+    def _readings(self, word: str, pos: Pos | None, common: bool = False) -> list[tuple[str, Pos]]:
         """Return lemmas of a lower-case word with their parts of speech, commonest first; `common`: without rare ones."""
-        parts = POS if pos is None else (part_of_speech(pos),)
+        parts = POS if pos is None else (pos,)
         readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self._lemmas(word, part)]
         if len(readings) < 2:
             return readings

@@ -19,7 +19,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from multicse.data import limits
 from multicse.data.errors import DecodeError
 from multicse.data.streams.audio_headers import complete
-from multicse.data.texts import text_of
+from multicse.data.text_files import text_of
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Fields of a sample that contain an image, in the order of preference."""

@@ -22,6 +22,8 @@ from multicse.data.streams.text import LexiconTextStream
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from multicse.data.wordnet import Pos
+
 Span = tuple[int, int]
 """First character and the character after the last."""
 Replacements = Callable[[str], "tuple[Sequence[str], Sequence[str]] | None"]
@@ -134,7 +136,8 @@ class TripletTextStream(LexiconTextStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the three texts and ``spans``, int32 (3, 2), of the replaced word."""
         text = self.sentences(sample)[0]
-        lexicon, pos = self.open_lexicon(), "a" if self.choose == "adjective" else None
+        lexicon = self.open_lexicon()
+        pos: Pos | None = "a" if self.choose == "adjective" else None
 
         def find(word: str) -> tuple[Sequence[str], Sequence[str]] | None:
             alike, opposite = lexicon.replacements(word, pos)

@@ -244,7 +244,7 @@ def test_a_window_of_a_bucket_fetches_little_more_than_its_samples(
     local, remote = (ShardSet.open(place).shards[0] for place in (str(tmp_path / "x"), "s3://shards/x"))
     for places, requests in ((range(100, 120), 2), (range(7, 400, 20), 20), ([3], 1)):
         bucket.clear()
-        found = list(read(remote, places, 1024))
+        found = list(read(remote, places))
         assert found == list(read(local, places))
         assert sum(bucket) <= 1.2 * 20_000 * len(found)
         assert len(bucket) == requests
@@ -253,5 +253,5 @@ def test_a_window_of_a_bucket_fetches_little_more_than_its_samples(
     assert list(read(remote, range(20))) == list(read(local, range(20)))
     no_memory()
     bucket.clear()
-    assert list(read(remote, range(100, 120), 1024)) == list(read(local, range(100, 120)))
+    assert list(read(remote, range(100, 120))) == list(read(local, range(100, 120)))
     assert sum(bucket) <= 1.2 * 20 * 20_000 and len(bucket) == 1, "another process of this machine"

@@ -20,7 +20,7 @@ from multicse.data.shard_writer import UnpackedSample
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
-from multicse.data.texts import text_of
+from multicse.data.text_files import text_of
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.sts import PairTask, hub_pairs
 

@@ -22,8 +22,6 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from multicse.data.errors import DataError
-
 Range = tuple[int, int, int]
 """Consecutive samples of one shard: number of the shard, first index, index after the last."""
 
@@ -88,17 +86,7 @@ def segment_count(segments: int, batch_size: int, samples: int) -> int:
 
 
 def bounds(total: int, segment: int, segments: int) -> tuple[int, int]:
-    """Return the first sample of a segment, and the sample after its last one, as positions in the order of an epoch.
-
-    Raises:
-        DataError: If there are fewer samples than segments, because an empty segment would be read forever.
-    """
-    if total < segments:
-        raise DataError(
-            f"{total} samples cannot fill {segments} segments: give the stream at least {segments} samples"
-            if total
-            else "the shards contain no samples; pack them again, or check the URLs"
-        )
+    """Return the first sample of a segment, and the sample after its last one, as positions in the order of an epoch."""
     return total * segment // segments, total * (segment + 1) // segments
 
 
@@ -146,9 +134,6 @@ def windows(
         start: Ordinal of the first sample, as saved in a checkpoint.
         samples: Stop after the window with which at least this many samples are planned. If None, never stop.
         shuffle: If False, shards and samples are in file order.
-
-    Raises:
-        DataError: If there are fewer samples than segments.
     """
     begin, end = bounds(sum(counts), segment, segments)
     size, planned = end - begin, 0
@@ -202,7 +187,7 @@ def mixed_windows(
     """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
     Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
-    the window, so that repeated samples get new views. The other arguments and errors are those of `windows`.
+    the window, so that repeated samples get new views. The other arguments are those of `windows`.
 
     Args:
         counts: Number of samples of every shard.

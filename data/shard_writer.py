@@ -385,12 +385,7 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
 
 
 def upload(folder: Path, url: str) -> None:
-    """Copy the shards of a packed folder to a URL, `dataset.json` last; repeating the command repairs an interrupted copy.
-
-    Raises:
-        DataError: If the folder was not packed, `url` is not a URL, the package of its protocol is not installed, or the
-            store cannot be written.
-    """
+    """Copy the shards of a packed folder to a URL, `dataset.json` last; a repetition repairs an interrupted copy."""
     manifest = read_manifest(str(folder)) if folder.is_dir() else None
     if manifest is None:
         raise DataError(f"{folder} is not a folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")

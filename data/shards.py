@@ -571,8 +571,6 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
     done = 0
     for part in _parts(index, indexes):
-        if outside := [position for position in part if not 0 <= position < shard.samples]:
-            raise IndexError(f"position {outside[0]} of shard {shard.url}, which has {shard.samples} samples")
         good = [place for place in part if wrong is None and place < len(index.keys) and place not in index.faults]
         members = [(index.keys[place], *member) for place in good for member in index.members[place]]
         views = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])

@@ -52,11 +52,7 @@ class Index:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Index:
-        """Return the index that `to_bytes` wrote. Offsets outside of the shard are found by `fits`.
-
-        Raises:
-            DataError: If it is damaged or larger than `limits.MANIFEST`.
-        """
+        """Return the index that `to_bytes` wrote. Offsets outside of the shard are found by `fits`."""
         try:
             stream = zlib.decompressobj(wbits=31)
             text = stream.decompress(content, limits.MANIFEST)

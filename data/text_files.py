@@ -1,4 +1,7 @@
-"""Text files and tables, plain or gzipped, row by row, and their values as texts; errors name file, line and remedy."""
+"""Text files and tables, plain or gzipped, row by row, and their values as texts.
+
+Errors of a file are DataErrors that name file, line and remedy; an OSError is an error of the store of a URL.
+"""
 
 from __future__ import annotations
 
@@ -64,10 +67,6 @@ def read_table(
         columns: As in `read_rows`.
         separator: As in `read_rows`.
         left_out: As in `read_rows`.
-
-    Raises:
-        DataError: As `read_rows` and `read_json`.
-        OSError: If the store of a URL fails.
     """
     kind = table_kind(str(path))
     if kind == "txt":
@@ -78,11 +77,7 @@ def read_table(
 
 
 def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed); see `read_lines`.
-
-    Raises:
-        DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
-    """
+    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed); see `read_lines`."""
     for number, line in read_lines(path, left_out=left_out):
         row: Any = None
         try:
@@ -133,9 +128,6 @@ def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[
         path: File.
         count: Number of cells per line.
         more: Allow further cells.
-
-    Raises:
-        DataError: As `read_lines`, and if a line has another number of cells.
     """
     for number, line in read_lines(path):
         cells = line.split("\t")

@@ -254,9 +254,6 @@ def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
     """Stack at most the first `most` rows, which have equal names, to columns (N, ...).
 
     Arrays are copied to their place one by one, while they are in the processor's cache.
-
-    Raises:
-        DataError: If the arrays of a name have different shapes.
     """
     columns: dict[str, Any] = {}
     count = 0

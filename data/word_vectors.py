@@ -175,9 +175,6 @@ def train_vectors(
         min_count: Words that occur less often get no vector.
         window: Largest distance of a predicted word.
         sample: Share of the corpus above which the occurrences of a word are subsampled.
-
-    Raises:
-        DataError: If no sentence has a word, or no word occurs `min_count` times.
     """
     import gensim
     from gensim.models import Word2Vec

@@ -366,9 +366,6 @@ def open_lexicon(path: str | None = None) -> Lexicon:
     Args:
         path: The folder, or the folder that contains it as ``dict``, or "small" for a table of some 200 words. If None, the
             folder in the environment variable WNSEARCHDIR, otherwise ``dict`` in WNHOME, otherwise one of `FOLDERS`.
-
-    Raises:
-        DataError: If WordNet is not found, or its files have another format; the message explains how to install it.
     """
     return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
 

@@ -102,9 +102,6 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
     Args:
         folder: Folder of the shards, which is created if it does not exist.
         kinds: Names of `DEMO`.
-
-    Raises:
-        DataError: If a kind does not exist, or the packages for emojis (extra `demo`) are not installed.
     """
     if unknown := [kind for kind in kinds if kind not in DEMO]:
         raise DataError(f"offline input of kind {unknown[0]!r} does not exist; choose from {', '.join(DEMO)}")

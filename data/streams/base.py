@@ -167,11 +167,7 @@ class StreamConfig(BaseModel):
                 )
 
     def segments_per_worker(self, shards: ShardSet, workers: int) -> int:
-        """Return the number of segments that each of a number of workers reads.
-
-        Raises:
-            DataError: If the segments cannot be distributed equally; the message starts with the name of the setting.
-        """
+        """Return the number of segments that each of a number of workers reads."""
         ends = list(accumulate(shards.parts, initial=0))
         samples = min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
         count = segment_count(self.segments, self.batch_size, samples)
@@ -195,9 +191,6 @@ class StreamConfig(BaseModel):
         Args:
             sample: Fields of the sample as bytes.
             rng: Source of all randomness.
-
-        Raises:
-            DecodeError: If the sample is bad.
         """
 
     @property

@@ -69,9 +69,6 @@ def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str]
         fields: Fields of the sample.
         extensions: Names of the fields, in the order of preference.
         key: Name of the sample, for messages.
-
-    Raises:
-        DecodeError: If the sample has none of the fields.
     """
     for extension in extensions:
         if extension in fields:
@@ -297,9 +294,6 @@ def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: s
         columns: Names of the texts, each a field (`txt`) or otherwise an entry of the `json`.
         key: Name of the sample, for messages.
         empty: Replacement of empty texts. If None, they are errors.
-
-    Raises:
-        DecodeError: If a text does not exist, is empty without `empty`, or is not a text (`text_of`).
     """
     texts = []
     for column in columns:
@@ -342,9 +336,6 @@ def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
         fields: Fields of the sample.
         column: Name of a field (`cls`), or otherwise of an entry of the `json`.
         key: Name of the sample, for messages.
-
-    Raises:
-        DecodeError: If the sample has no such field, or its value is not a class number.
     """
     value = _value(fields, column, key)
     if isinstance(value, bytes | float):  # whole numbers of a column with gaps are floats

@@ -37,10 +37,7 @@ def public(values: Mapping[str, object]) -> dict[str, str]:
 
 
 class DataError(ValueError):
-    """Shards, samples, files or fields that cannot be used; the text names the value that was found and the remedy.
-
-    Passwords and signatures of URLs are removed, since the text is printed and logged.
-    """
+    """Shards, samples, files or fields that cannot be used. Passwords and signatures of URLs are removed from the text."""
 
     def __init__(self, text: object) -> None:
         # An object, since Ray copies errors; names of damaged samples may contain any character.
@@ -53,38 +50,21 @@ class DecodeError(DataError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'sts12'?``, with a space before it, or an empty text if no known name is similar.
-
-    Args:
-        name: Unknown name; case is ignored.
-        known: Known names.
-    """
+    """Return `` Did you mean 'sts12'?``, with a space before it, or an empty text if no known name is similar."""
     by_lower = {item.lower(): item for item in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
 def command(name: str, package: str = "pipelines") -> str:
-    """Return the command that starts a script.
-
-    It is ``python pipelines/pack.py`` if the script exists next to the package, as in a clone and in the copy of a job, and
-    ``multicse pack`` if MultiCSE is installed.
-
-    Args:
-        name: Script without ending.
-        package: Package of the script.
-    """
+    """Return the command that starts a script: ``python pipelines/pack.py`` in a clone, otherwise ``multicse pack``."""
     script = f"{package}/{name}.py"
     return f"python {script}" if (Path(__file__).parents[2] / script).is_file() else f"multicse {name}"
 
 
 @contextlib.contextmanager
 def handle_interrupt() -> Iterator[None]:
-    """End an interrupted command without a traceback, with exit code 130 after Ctrl-C.
-
-    If the process that reads its standard output stops reading, as ``head`` does, the exit code is 1, without a message.
-    All printed text is written before the end.
-    """
+    """End a command without a traceback: code 130 after Ctrl-C, and 1 if the reader of its output stops, as ``head``."""
     try:
         try:
             yield
@@ -119,10 +99,7 @@ def report_error(error: Exception) -> int:
 
 
 def cli_errors(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
-    """Make a command print `REPORTED` errors in one line and return the code of `report_error`.
-
-    It is interrupted as in `handle_interrupt`.
-    """
+    """Make a command print `REPORTED` errors in one line and return the code of `report_error`; see `handle_interrupt`."""
 
     @functools.wraps(main)
     @handle_interrupt()

@@ -125,15 +125,7 @@ class Executor:
 
 
 def read_blocks(reader: Any, task: Task) -> Iterator[pa.Table]:
-    """Run a reading task.
-
-    Args:
-        reader: WindowReader, or Ray's reference to one.
-        task: Windows to read.
-
-    Yields:
-        One block for every chunk of the task.
-    """
+    """Yield one block for every chunk of a reading task; `reader` is a WindowReader, or Ray's reference to one."""
     _yield_cores()
     reader = reader if isinstance(reader, WindowReader) else _fetched(reader)
     return (chunk.to_block() for chunk in reader.chunks(task))
@@ -176,12 +168,7 @@ class _Shared:
             return self._actor
 
     def leave(self, actor: Any, lost: bool = False) -> None:
-        """Release the actor. The last user ends its process, and with it the reading tasks that it owns.
-
-        Args:
-            actor: Actor that `join` returned.
-            lost: The actor does not exist any more.
-        """
+        """Release the actor, which is `lost` if it died. The last user ends its process and the tasks that it owns."""
         import ray
 
         with self._lock:
@@ -207,15 +194,12 @@ def started() -> Iterator[None]:
 
 
 def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[Chunk]:
-    """Read a plan through Ray Data.
+    """Read a plan through Ray Data, and yield its chunks in order.
 
     Args:
         reader: Reader of the stream.
         plan: Reading tasks.
         limits: Resources that the plan may use.
-
-    Yields:
-        Chunks in the order of the plan.
 
     Raises:
         ReaderLost: If the actor or blocks that it owned are lost. The rest of the plan can be read again.

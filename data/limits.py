@@ -1,8 +1,7 @@
 """Limits of inputs, and the cache of files that are made from inputs.
 
-Inputs above a limit are refused as damaged or malicious before memory is allocated. All limits are far above the sizes of
-training data. An environment variable, `MULTICSE_MAX_` and the name, raises a limit: ``MULTICSE_MAX_TEXT=1000000``. It must
-be set on every machine that reads.
+Inputs above a limit are refused as damaged or malicious before memory is allocated. An environment variable,
+`MULTICSE_MAX_` and the name, raises a limit on the machine where it is set: ``MULTICSE_MAX_TEXT=1000000``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,13 +29,7 @@ def _limit(name: str, default: int) -> int:
 
 
 def over(name: str, size: int | str, most: int) -> str:
-    """Return ``1,200, more than the allowed 1,000 (MULTICSE_MAX_MEMBER raises it)``.
-
-    Args:
-        name: Limit.
-        size: Size that was found, or a text in its place.
-        most: Value of the limit.
-    """
+    """Return ``1,200, more than the allowed 1,000 (MULTICSE_MAX_MEMBER raises it)``."""
     shown = f"{size:,}" if isinstance(size, int) else size
     return f"{shown}, more than the allowed {most:,} (MULTICSE_MAX_{name} raises it)"
 
@@ -76,13 +69,9 @@ LOWEST_RATE = 1000
 
 
 def cache_path(kind: str, stamp: str) -> Path:
-    """Return the path of a file in the cache.
+    """Return the path in the cache of something of a `kind` that is made from inputs, which `stamp` identifies.
 
     The cache is the folder $MULTICSE_CACHE, otherwise $XDG_CACHE_HOME/multicse, otherwise ~/.cache/multicse.
-
-    Args:
-        kind: Subfolder.
-        stamp: Text that identifies the inputs.
     """
     place = os.environ.get("MULTICSE_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/multicse"
     return Path(place).expanduser() / kind / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
@@ -92,9 +81,15 @@ class CacheError(DataError):
     """The cache cannot be written."""
 
 
-def cache_error(path: Path, error: Exception) -> CacheError:
-    """Return the error for a path of the cache that cannot be written."""
-    return CacheError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written")
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert OSErrors in the body, which writes a file or folder of the cache, to CacheError."""
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        raise CacheError(
+            f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written"
+        ) from error
 
 
 def cached(path: Path, make: Callable[[Path], object], read: Callable[[Path], _T]) -> _T:
@@ -111,17 +106,15 @@ def cached(path: Path, make: Callable[[Path], object], read: Callable[[Path], _T
         CacheError: If the cache cannot be written.
         DataError: As `make` and `read`.
     """
-    with contextlib.suppress(DataError):
+    with contextlib.suppress(DataError, FileNotFoundError):
         return read(path)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"), tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
-            with contextlib.suppress(DataError):
+            with contextlib.suppress(DataError, FileNotFoundError):
                 return read(path)
             make(new := Path(scratch) / path.name)
             if path.exists():
                 path.rename(Path(scratch) / "cut")
             new.rename(path)
-    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        raise cache_error(path, error) from error
     return read(path)

@@ -1,13 +1,11 @@
 """The order of the samples of a stream: a pure function of (seed, stream, epoch, segment, segments), without Ray or files.
 
-An epoch visits every sample of a stream once. Its shards are permuted, concatenated and cut into contiguous segments. Each
-segment is read in windows of consecutive samples, and each window is shuffled separately. Epochs follow each other without a
-gap, so a segment is an endless stream, and the position in each of these streams (an ordinal) is all that is needed to
-resume a run.
+In each epoch the shards are permuted, concatenated and cut into contiguous segments. Each segment is read in windows of
+consecutive samples, each shuffled separately, epoch after epoch: an endless stream. The position in each of these streams
+(an ordinal) is all that is needed to resume a run.
 
-Every batch contains equally many samples of each segment, segment after segment. The number of segments does not depend on
-the number of workers; each reads an equal number of consecutive segments. So all numbers of workers that divide the
-number of segments train on the same global batches.
+Every batch contains equally many samples of each segment, segment after segment, and each worker reads an equal number of
+consecutive segments. So all numbers of workers that divide the number of segments train on the same global batches.
 """
 
 from __future__ import annotations
@@ -24,47 +22,28 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from multicse.data.errors import DataError
-
 Range = tuple[int, int, int]
 """Consecutive samples of one shard: number of the shard, first index, index after the last."""
 
 
 def seed_of(*parts: SupportsIndex | str) -> int:
-    """Hash parts to a seed that depends on their values, types and order.
-
-    The seed is 64 bits of BLAKE2b over the representations of the parts. Unlike `hash`, it is equal on every machine and in
-    every process. ``seed_of(1)`` and ``seed_of("1")`` differ.
-
-    Returns:
-        Seed in [0, 2**64).
-    """
+    """Hash parts to 64 bits that depend on their values, types and order, equal on every machine and in every process."""
     plain = [part if isinstance(part, str) else operator.index(part) for part in parts]  # numpy integers print otherwise
     return int.from_bytes(hashlib.blake2b(",".join(map(repr, plain)).encode(), digest_size=8).digest(), "big")
 
 
 def permutation(n: int, seed: int) -> np.ndarray:
-    """Return a random permutation of ``range(n)``.
+    """Return a random permutation of ``range(n)``, int64 (n,), for a seed of at least 0.
 
     It sorts raw random words, because numpy keeps the output of its bit generators across versions, but not the output of
     `Generator.permutation`. An order that changes with the version of numpy could not be resumed.
-
-    Args:
-        n: Number of items.
-        seed: Seed of the permutation, at least 0.
-
-    Returns:
-        Permutation, int64 (n,).
     """
     return np.argsort(np.random.PCG64(seed).random_raw(n), kind="stable")
 
 
 @dataclass(frozen=True)
 class Window:
-    """Samples that are read and shuffled together.
-
-    A window consists of ranges and a seed, so that the plan of a long run stays small; `sample_indices` lists its samples.
-    """
+    """Samples that are read and shuffled together: ranges and a seed, so that the plan of a long run stays small."""
 
     epoch: int
     """Epoch of the stream, from 0."""
@@ -95,40 +74,19 @@ class Window:
 
 
 def segment_count(segments: int, batch_size: int, samples: int) -> int:
-    """Return the number of segments that a stream has, the largest that its batch size and its samples allow.
+    """Return the largest divisor of `segments` that also divides `batch_size` and does not exceed `samples`; at least 1.
 
     Args:
         segments: Largest number of segments.
         batch_size: Number of samples of a global batch.
         samples: Number of samples of the stream, of its smallest set if it mixes several.
-
-    Returns:
-        Largest divisor of `segments` that also divides `batch_size` and does not exceed `samples`; at least 1.
     """
     common = math.gcd(segments, batch_size)
     return max(count for count in range(1, common + 1) if common % count == 0 and count <= max(1, samples))
 
 
 def bounds(total: int, segment: int, segments: int) -> tuple[int, int]:
-    """Return the part of an epoch that belongs to a segment; the sizes of the parts differ by at most one.
-
-    Args:
-        total: Number of samples of the stream.
-        segment: Number of the segment.
-        segments: Number of segments.
-
-    Returns:
-        First sample of the part and the sample after its last one, as positions in the order of the epoch.
-
-    Raises:
-        DataError: If there are fewer samples than segments, because an empty segment would be read forever.
-    """
-    if total < segments:
-        raise DataError(
-            f"{total} samples cannot fill {segments} segments: give the stream at least {segments} samples"
-            if total
-            else "the shards contain no samples; pack them again, or check the URLs"
-        )
+    """Return the first sample of a segment, and the sample after its last one, as positions in the order of an epoch."""
     return total * segment // segments, total * (segment + 1) // segments
 
 
@@ -166,8 +124,6 @@ def windows(
 ) -> Iterator[Window]:
     """Plan the endless stream of a segment, epoch after epoch, from ordinal `start`.
 
-    The time until the first window does not depend on `start`.
-
     Args:
         counts: Number of samples of every shard.
         seed: Seed of the run.
@@ -175,15 +131,9 @@ def windows(
         segment: Number of the segment.
         segments: Number of segments.
         window: Number of samples that are shuffled together; the last window of an epoch may be smaller.
-        start: Ordinal of the first sample, as saved in a checkpoint; samples before it are left out.
+        start: Ordinal of the first sample, as saved in a checkpoint.
         samples: Stop after the window with which at least this many samples are planned. If None, never stop.
         shuffle: If False, shards and samples are in file order.
-
-    Yields:
-        The windows in the order of reading.
-
-    Raises:
-        DataError: If there are fewer samples than segments.
     """
     begin, end = bounds(sum(counts), segment, segments)
     size, planned = end - begin, 0
@@ -237,7 +187,7 @@ def mixed_windows(
     """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
     Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
-    the window, so that repeated samples get new views.
+    the window, so that repeated samples get new views. The other arguments are those of `windows`.
 
     Args:
         counts: Number of samples of every shard.
@@ -248,14 +198,8 @@ def mixed_windows(
         segment: Number of the segment.
         segments: Number of segments.
         window: Number of samples that are shuffled together.
-        start: Ordinal of the first sample, as in `windows`.
-        samples: Stop after the window with which at least this many samples are planned. If None, never stop.
-
-    Yields:
-        The windows in the order of reading.
-
-    Raises:
-        DataError: If a set has fewer samples than there are segments.
+        start: Ordinal of the first sample.
+        samples: As in `windows`.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [
@@ -284,15 +228,12 @@ def mixed_windows(
 
 
 def tasks(plans: Sequence[Iterator[Window]], size: int, samples: int) -> Iterator[tuple[Window, ...]]:
-    """Combine the plans of several segments to reading tasks.
+    """Combine the plans of several segments to reading tasks, after each of which all segments are planned equally far.
 
     Args:
         plans: Endless plan of each segment.
         size: Number of samples of each segment in a task, up to complete windows.
         samples: Stop when at least this many samples of each segment are planned.
-
-    Yields:
-        The windows of a task. After every task, all segments are planned up to the same ordinal, up to complete windows.
     """
     planned = [0] * len(plans)
     for target in range(size, samples + size, size):

@@ -1,8 +1,7 @@
 """Limits of Ray Data's scheduling loop: how far reading tasks run ahead, how many run at once, how often the loop iterates.
 
-By default the loop starts tasks until half of the object store is full, and iterates without a pause while finished blocks
-wait for the consumer. The classes here use Ray's execution callbacks and backpressure policies. They read private attributes
-of the executor (`_output_node`, `_shutdown`), so tests/data/test_executor.py fails if a new version of Ray moves them.
+The classes use Ray's execution callbacks and backpressure policies. They read private attributes of the executor
+(`_output_node`, `_shutdown`), so tests/data/test_executor.py fails if a new version of Ray moves them.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ def forget(progress: Progress) -> None:
 class ReadAhead(BackpressurePolicy):
     """Policy that starts a reading task only if it is within the read-ahead.
 
-    Initially one task runs at a time. Their number doubles whenever the consumer has spent `GROW_AFTER` seconds more with
-    waiting than without.
+    Initially one task runs at a time; their number doubles when the consumer has waited `GROW_AFTER` seconds more than not.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,7 @@
-"""Drafts of samples from texts, tables, images and audio files, which `data/shard_writer.py` packs into shards."""
+"""Drafts of samples from texts, tables, images and audio files, which `data/shard_writer.py` packs into shards.
+
+Input that cannot be used is a DataError, which names file and row.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from multicse.data.errors import DataError, DecodeError, command, did_you_mean
 from multicse.data.shard_urls import SPLITS, expand, options_of, table_kind
 from multicse.data.shard_writer import LeftOut, UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import Blank, read_lines, read_table
-from multicse.data.texts import text_of
+from multicse.data.text_files import Blank, read_lines, read_table, text_of
 
 Missing = Literal["raise", "skip"]
 PART = 2**17
@@ -52,9 +54,6 @@ def named_rows(
 
     Yields:
         Number of the row (of text tables its line, of others counted from 0), and its columns by name.
-
-    Raises:
-        DataError: As `table_rows`.
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
@@ -81,14 +80,7 @@ def _has_random_access(path: Path | str) -> bool:
 
 
 def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
-    """Return the files of a table with the parts of them that are read together: first row, and the row after the last.
-
-    Args:
-        source: Files, as `--streams.NAME.shards` names them.
-
-    Raises:
-        DataError: If there are no files, or no rows in them.
-    """
+    """Return the files of a table with the parts that are read together: first row, and the row after the last."""
     parts: list[tuple[str, tuple[int, int | None]]] = []
     for file in expand(source)[0]:
         ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
@@ -102,15 +94,7 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
 
 
 def files_of(source: Path, root: Path | None = None) -> Path:
-    """Return the folder that contains the files of a source.
-
-    Args:
-        source: Folder, which is returned, or manifest.
-        root: Folder with the files of a manifest. Default: the folder of the manifest.
-
-    Raises:
-        DataError: If the source does not exist, or `root` is not a folder.
-    """
+    """Return the folder with the files of a source: a folder itself; for a manifest `root`, by default its folder."""
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
     place = source if source.is_dir() else root or source.parent
@@ -120,11 +104,7 @@ def files_of(source: Path, root: Path | None = None) -> Path:
 
 
 def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | LeftOut]:
-    """Yield the sentences of text files, one per line, as samples with the field `txt`. Blank lines are left out.
-
-    Raises:
-        DataError: As `read_lines` and `text_of`, and if a file is a table or JSON lines, or no file contains a sentence.
-    """
+    """Yield the sentences of text files, one per line, as samples with the field `txt`. Blank lines are left out."""
     empty = True
     for path in paths:
         first, blank = True, Blank()
@@ -178,13 +158,8 @@ def table_rows(
         columns: Columns with the texts, in the order in which they are stored: (sent0, sent1, hard_neg).
         label: Column with the name of the class.
         where: Only rows with these values become samples.
-        keep_empty: Leave out only rows in which all texts are empty. Streams read the others with
-            `TextStream.keep_empty`.
+        keep_empty: Leave out only rows in which all texts are empty; `TextStream.keep_empty` reads the others.
         part: As in `named_rows`.
-
-    Raises:
-        DataError: If the file does not exist or is damaged, a column does not exist, a row has another length, or a value
-            is not a text (`text_of`).
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
@@ -243,9 +218,6 @@ def files_below(folder: Path) -> tuple[list[Path], list[LeftOut]]:
 
     Links are followed, except to files and folders that are below or above the folder anyway: every file is found once.
     Hidden files and folders are left out, and the ones in `LITTER`.
-
-    Raises:
-        OSError: If a folder cannot be read.
     """
     files: list[Path] = []
     links: list[Path] = []
@@ -336,10 +308,6 @@ def manifest_files(
         where: Only rows with these values become samples.
         group: Make one sample of all rows that name the same file, at the position of the first, with all captions.
         missing: "skip" leaves out files that do not exist (deleted videos), are of other kinds or cannot be decoded.
-
-    Raises:
-        DataError: As `table_rows`; if a file does not exist, is of another kind or cannot be decoded; and if grouped rows
-            have different classes.
     """
     parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
     wanted, blank = [*parts[1::2], *captions, *([label] if label else [])], Blank()
@@ -376,9 +344,6 @@ def named_files(
         files: As in `manifest_files`.
         captions: Field of the captions: `txt` contains the first one, `json` all of them.
         missing: As in `manifest_files`.
-
-    Raises:
-        DataError: If a file does not exist, is of another kind or cannot be decoded.
     """
     for entry in entries:
         if entry.label == "" or (captions and not entry.captions):

@@ -35,11 +35,7 @@ def is_remote(url: str) -> bool:
 
 
 def call_storage(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, which reads from `url` and is called again if a remote store fails.
-
-    Args:
-        url: URL or path.
-        act: Complete read: a listing, the headers of a shard, the samples of a window.
+    """Return the result of `act`, a complete read from `url`, which is called again if a remote store fails.
 
     Raises:
         StoreError: If a remote store does not answer, or denies access.
@@ -64,11 +60,7 @@ def call_storage(url: str, act: Callable[[], _T]) -> _T:
 
 
 def retry(act: Callable[[], _T]) -> _T:
-    """Return the result of `act`, which is called again after temporary errors, with exponential backoff.
-
-    Raises:
-        Exception: A permanent error of `act`, or the last temporary one.
-    """
+    """Return the result of `act`, which is called again after temporary errors, with exponential backoff."""
     attempt = 0
     while True:
         try:

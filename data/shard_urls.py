@@ -252,11 +252,7 @@ def _pieces(urls: Sequence[str]) -> Iterator[str]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it, without options. Call its methods through `call_storage`.
-
-    Raises:
-        DataError: If the protocol is unknown or its package is missing, or the store does not answer.
-    """
+    """Return the file system of a URL and the path in it, without options. Call its methods through `call_storage`."""
     url = split_options(url)[0]
 
     def connect() -> tuple[Any, str]:
@@ -273,7 +269,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def checksum(url: str) -> str:
-    """Return a text that changes when the file changes. Raises as methods of the file system.
+    """Return a text that changes when the file changes.
 
     Over HTTP it does not depend on the address of a redirect, which may have a new signature in every call.
     """

@@ -1,9 +1,7 @@
 """Writing of shards: `NAME-SPLIT-000000.tar`, ... and a `dataset.json` next to them, which `data/shards.py` reads.
 
-Shards of texts may be Parquet files, which are about half as large as the texts; in a tar every text takes a kilobyte.
-
 The source is first read into a spool file, with two positions per sample in memory; then the samples are written
-in a seeded order. Several processes can do both. Equal input, seed and names give equal bytes with any number of processes.
+in a seeded order. Equal input, seed and names give equal bytes with any number of processes.
 """
 
 from __future__ import annotations
@@ -105,10 +103,7 @@ class Output:
 def pack(
     drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None
 ) -> Manifest:
-    """Write the samples of a source as shards with a `dataset.json`.
-
-    Shards get their final names when all of them are written, and `dataset.json` is written last. The next run removes the
-    remains of a killed one.
+    """Write the samples of a source as shards with a `dataset.json`, which is written last, and return its content.
 
     Args:
         drafts: Samples, or parts of the source.
@@ -116,9 +111,6 @@ def pack(
         files: Folder of the files that drafts name.
         classes: Names of the classes 0, 1, ... of an earlier packed split. Default: the classes that occur, sorted (as
             numbers if all are whole numbers).
-
-    Returns:
-        The content of `dataset.json`.
 
     Raises:
         DataError: If there is nothing to pack, the output exists, a class is not in `classes`, or the source raises it.
@@ -169,10 +161,6 @@ def _check_output(output: Output) -> None:
 @contextlib.contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock a folder, so that one process at a time makes shards in it. The lock ends with the process.
-
-    Args:
-        folder: Folder that exists.
-        wait: Wait for another process that has the lock.
 
     Raises:
         DataError: If another process has the lock and `wait` is False.
@@ -397,18 +385,7 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
 
 
 def upload(folder: Path, url: str) -> None:
-    """Copy the shards of a packed folder to a store, `dataset.json` last.
-
-    An interrupted copy therefore has no description, and repeating the command repairs it. Existing shards are replaced.
-
-    Args:
-        folder: Packed folder.
-        url: Folder in the store, ``s3://bucket/shards/text``.
-
-    Raises:
-        DataError: If the folder was not packed, `url` is not a URL, the package of its protocol is not installed, or the
-            store cannot be written.
-    """
+    """Copy the shards of a packed folder to a URL, `dataset.json` last; a repetition repairs an interrupted copy."""
     manifest = read_manifest(str(folder)) if folder.is_dir() else None
     if manifest is None:
         raise DataError(f"{folder} is not a folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
@@ -427,17 +404,10 @@ def upload(folder: Path, url: str) -> None:
 
 
 def upload_small_shards(shards: str, storage: str) -> str:
-    """Return the shard URLs with small packed folders of this machine replaced by their copies in `storage`.
+    """Return shard URLs with small packed folders of this machine replaced by their copies in a storage.
 
     The same content is copied once, to STORAGE/shards/DIGEST/NAME. URLs, single files, folders without `dataset.json` and
     large folders are returned unchanged: nodes may share them, or `pack.py upload` copies them.
-
-    Args:
-        shards: Shard URLs, joined by ``::``.
-        storage: URL of the storage.
-
-    Raises:
-        DataError: If the storage cannot be written.
     """
     pieces = []
     for place in shards.split("::"):

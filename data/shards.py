@@ -1,8 +1,8 @@
 """Tar files of samples (WebDataset shards): sets of shards, their content, and samples by position.
 
-A sample consists of the consecutive members that share a name up to the first dot: `cat/01.jpg` and `cat/01.cls` are the
-fields `jpg` and `cls` of the sample `cat/01`. A `dataset.json` next to the shards (`data/shard_writer.py` writes it; it is
-also an index of the `wids` library) contains the number of samples per shard, so that a run is planned without opening them.
+Consecutive members that share a name up to the first dot are a sample: `cat/01.jpg` and `cat/01.cls` are the fields `jpg`
+and `cls` of the sample `cat/01`. A `dataset.json` next to the shards (`data/shard_writer.py` writes it; it is also an index
+of the `wids` library) contains the number of samples per shard, so that a run is planned without opening them.
 """
 
 from __future__ import annotations
@@ -117,10 +117,7 @@ class ShardSet:
 
     @cached_property
     def digest(self) -> str:
-        """Return 16 hexadecimal digits that identify this data, independent of its place.
-
-        They are a hash of the shards' names, counts and sizes and, if a `dataset.json` contains them, their hashes.
-        """
+        """Return 16 hexadecimal digits of a hash of the shards' names, counts, sizes and hashes, but not of their place."""
         parts = [[shard.name, shard.samples, shard.bytes, shard.sha256] for shard in self.shards]
         return hashlib.sha256(json.dumps([parts, self.first]).encode()).hexdigest()[:16]
 
@@ -191,11 +188,7 @@ class Manifest:
 
 
 def read_manifest(folder: str) -> Manifest | None:
-    """Return the `dataset.json` of a folder, or None if it does not exist.
-
-    Raises:
-        DataError: If it is not JSON, or not a list of shards with `url` and `nsamples`.
-    """
+    """Return the `dataset.json` of a folder, or None if it does not exist. Raises DataError if it is damaged."""
     where = f"{folder}/{MANIFEST}"
     fs, path = filesystem(where)
     try:
@@ -250,11 +243,7 @@ def _brief(names: Sequence[str]) -> str:
 
 
 def scan(url: str) -> Shard:
-    """Count a shard by reading its headers. Samples at its end that cannot be read count as bad samples.
-
-    Raises:
-        DataError: If it cannot be opened, is compressed or is not a tar file.
-    """
+    """Count a shard by reading its headers. Samples at its end that cannot be read count as bad samples."""
     if table_kind(url):
         rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
@@ -269,12 +258,7 @@ def scan(url: str) -> Shard:
 def packed_index(shard: Shard, checksum: str) -> Index | None:
     """Return the index that packing has written next to a shard; None if it does not exist or is of another shard.
 
-    Args:
-        shard: Shard.
-        checksum: Checksum of its size and time, so that a changed shard is read again.
-
-    Raises:
-        StoreError: If a remote store does not answer.
+    `checksum` is one of its size and time, so that a changed shard is read again.
     """
     if "?" in shard.url:  # a signature is valid for one file
         return None
@@ -299,44 +283,18 @@ def packed_index(shard: Shard, checksum: str) -> Index | None:
 def index_of(url: str, checksum: str) -> Index:
     """Return positions, offsets and damage of the samples of a shard, from its headers.
 
-    The cache folder keeps the index until the file or a limit changes.
-
-    Args:
-        url: Shard.
-        checksum: Checksum of its size and time.
-
-    Raises:
-        DataError: If it is not a tar file, or is compressed.
-        OSError: If it cannot be read.
+    The cache folder keeps the index until the file, of which `checksum` is one of size and time, or a limit changes.
     """
-    unread: list[OSError] = []
-    made: list[Index] = []
+    most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
+    place = limits.cache_path("indexes", f"1 {most} {url} {checksum}")  # 1: the form
 
     def write(path: Path) -> None:
-        try:
-            made.append(read_headers(url))
-        except OSError as error:  # of the store, which is read again, not of the cache
-            unread.append(error)
-            raise
-        path.write_bytes(made[0].to_bytes())
+        path.write_bytes(read_headers(url).to_bytes())
 
-    def load(path: Path) -> Index:
-        try:
-            return Index.from_bytes(path.read_bytes())
-        except OSError as error:
-            raise DataError(str(error)) from None
-
-    most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
     try:
-        return limits.cached(limits.cache_path("indexes", f"1 {most} {url} {checksum}"), write, load)  # 1: the form
-    except DataError as error:
-        if made:  # but the cache cannot be written, or the index is too large to be loaded: every process reads the headers
-            return made[0]
-        if unread:
-            raise unread[0] from None
-        if isinstance(error, limits.CacheError):
-            return read_headers(url)
-        raise
+        return limits.cached(place, write, lambda path: Index.from_bytes(path.read_bytes()))
+    except DataError:  # the cache cannot be written, or the index is too large to be loaded; other errors occur again
+        return read_headers(url)
 
 
 def read_headers(url: str) -> Index:
@@ -404,9 +362,7 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
 def _scattered(keys: Sequence[str], members: Sequence[tuple[tuple[str, int, int], ...]]) -> dict[int, str]:
     """Return the positions of samples with members in several places of a tar, and the remedy.
 
-    Args:
-        keys: Key of every run of consecutive members. Runs with the same key and a common field are several samples.
-        members: Field, offset and size of the members of every run.
+    Runs of members with the same key and a common field are several samples.
     """
     places: dict[str, dict[int, set[str]]] = {}
     for position, key in enumerate(keys):
@@ -472,8 +428,7 @@ class _Header(tarfile.TarInfo):
 def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
     """Yield the files and links of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
 
-    Raises:
-        _Damage: If a header is damaged or has a size above a limit, or data ends before the end mark or continues after it.
+    Raises _Damage if a header is damaged or above a limit, or data ends before the end mark or continues after it.
     """
     place = file.seek(0)
     try:
@@ -543,15 +498,11 @@ def size_and_sha256(url: str) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=4096)
-def verify_shard(shard: Shard, checksum: str) -> str | None:
+def _verify_shard(shard: Shard, checksum: str) -> str | None:
     """Return how a file differs from its entry in `dataset.json`; None without a difference, or without size and sha256.
 
     Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder records it.
     Remote stores have their own checksums, and ``describe.py --verify`` hashes their files.
-
-    Args:
-        shard: Entry of the file.
-        checksum: Checksum of the file's size and time.
     """
     fs, path = filesystem(shard.url)
     size, repair = fs.size(path), "copy it again, or pack it again"
@@ -574,7 +525,7 @@ def verify_shard(shard: Shard, checksum: str) -> str | None:
     return None
 
 
-def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> Iterator[RawSample | BadSample]:
+def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     """Yield the samples at the given positions, one per position.
 
     A position that cannot be read gives a BadSample: in a truncated or damaged tar, if a field occurs twice, and everywhere
@@ -582,9 +533,8 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
 
     Args:
         shard: Shard.
-        indexes: Positions in the order of the tar, from 0; ascending positions are read fastest.
-        at_once: Number of samples from a remote store that are read and kept in memory together, and read again together if
-            the store fails. Default: about 32 MB of a tar, 32 rows of a table.
+        indexes: Positions in the order of the tar, from 0; ascending positions are read fastest. About 32 MB of a remote
+            store are read, and after an error read again, together.
 
     Raises:
         DataError: If the shard cannot be opened, is not a tar, or contains more samples than in its `dataset.json`.
@@ -594,9 +544,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         with tables.data_errors(shard.url):
             yield from _read(shard, indexes)
         return
-    if at_once is None:
-        few = table_kind(shard.url) or shard.bytes <= 0
-        at_once = _FEW if few else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
+    at_once = _FEW if shard.bytes <= 0 else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
     for start in range(0, len(indexes), at_once):
         part = indexes[start : start + at_once]
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
@@ -605,7 +553,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
     checksum = checksum_of(shard.url)
-    wrong = verify_shard(shard, checksum)
+    wrong = _verify_shard(shard, checksum)
     if table_kind(shard.url):
         unread = ((f"{position:08d}", wrong) for position in indexes)
         for key, found in unread if wrong is not None else tables.read(shard.url, indexes):
@@ -623,8 +571,6 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
     done = 0
     for part in _parts(index, indexes):
-        if outside := [position for position in part if not 0 <= position < shard.samples]:
-            raise IndexError(f"position {outside[0]} of shard {shard.url}, which has {shard.samples} samples")
         good = [place for place in part if wrong is None and place < len(index.keys) and place not in index.faults]
         members = [(index.keys[place], *member) for place in good for member in index.members[place]]
         views = _fetch(fs, path, [(offset - tarfile.BLOCKSIZE, offset + size) for _, _, offset, size in members])

@@ -141,7 +141,7 @@ class Reader:
 
         If more samples were skipped than a plan allows, the next plan assumes the share of good samples so far, and reads
         only the segments without enough good samples. All plans together end when a segment has lost as many samples as
-        all segments of the rank may lose. If the reading actor dies, a new one reads the rest.
+        all segments of the rank may lose.
         """
         share, needed = self.config.max_skipped_share, self.batches * self._share
         ends = math.ceil(needed * share / (1 - share) * len(self.segments)) + needed + self._window

@@ -27,8 +27,7 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import Blank, read_table
-from multicse.data.texts import text_of
+from multicse.data.text_files import Blank, read_table, text_of
 
 KEY = "__key__"
 """Column with the name of the sample. Default: the number of the row, from 0."""
@@ -70,8 +69,7 @@ class Table(NamedTuple):
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     """Return the number of rows of a table, its bytes, and the names of its columns and of the fields of its first row.
 
-    Raises:
-        DataError: If the table cannot be understood. Call it through `readable`, for other errors.
+    Call it through `readable`, which converts errors that are not a DataError.
     """
     table = _open(url)
     fs, path = filesystem(url)
@@ -90,9 +88,6 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
     Args:
         url: Table.
         indexes: Numbers of the rows; ascending numbers are read fastest.
-
-    Raises:
-        DataError: As `scan`.
     """
     table, options = _open(url), options_of(url)
     rows = table.read([index for index in indexes if index < table.rows])
@@ -114,16 +109,7 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Yield number and columns of the rows from `first` up to `stop`, with dotted names.
-
-    Args:
-        url: Table.
-        first: Number of the first row.
-        stop: Number after the last row. Default: all rows.
-
-    Raises:
-        DataError: If the table cannot be read.
-    """
+    """Yield number and columns, with dotted names, of the rows from `first` up to `stop` (None: all) of a table."""
     end = count(url) if stop is None else stop
     for start in range(first, end, READ_AT_ONCE):
         numbers = range(start, min(end, start + READ_AT_ONCE))
@@ -225,15 +211,7 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
 
 
 def readable(url: str, act: Callable[[], _T]) -> _T:
-    """Return the result of a read, with every error as a DataError.
-
-    Args:
-        url: URL or path, for messages.
-        act: Complete read, as in `call_storage`.
-
-    Raises:
-        DataError: If the file cannot be read or is damaged; a StoreError if a remote store does not answer.
-    """
+    """Return the result of `act`, a complete read from `url` as in `call_storage`, with every error as a DataError."""
     with data_errors(url):
         return call_storage(url, act)
 
@@ -261,42 +239,29 @@ def _opened(url: str, checksum: str) -> Table:
 
 
 def _packed(url: str, checksum: str) -> Table:
-    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist.
-
-    Raises:
-        DataError: If the file or a row cannot be read, with its file and line, or if the cache cannot be written.
-    """
+    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist."""
     separator = options_of(url).get("separator")
-    unread: list[OSError] = []
-
-    def texts(blank: Blank) -> Iterator[str]:
-        fs, source = filesystem(url)
-        try:
-            file = Path(source) if isinstance(fs, LocalFileSystem) else url
-            for _, row in read_table(file, separator=separator, left_out=blank):
-                yield json.dumps(row)
-        except OSError as error:
-            unread.append(error)
-            raise
+    fs, source = filesystem(url)
+    file = Path(source) if isinstance(fs, LocalFileSystem) else url
 
     def write(path: Path) -> None:
-        unread.clear()
         group: list[str] = []
         letters, blank = 0, Blank()
-        try:
-            with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for text in texts(blank):
-                    group.append(text)
-                    letters += len(text)
-                    if letters >= GROUP_LETTERS:
-                        out.write_table(pa.table({"row": group}))
-                        group, letters = [], 0
-                out.write_table(pa.table({"row": pa.array(group, pa.string())}))
-                out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
-        except OSError as error:  # of the store, which is read again, or of the cache
-            if unread:
-                raise
-            raise limits.cache_error(place, error) from error
+        with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
+
+            def flush() -> None:
+                with limits.writing(place):
+                    out.write_table(pa.table({"row": pa.array(group, pa.string())}))
+                group.clear()
+
+            for _, row in read_table(file, separator=separator, left_out=blank):
+                group.append(json.dumps(row))
+                letters += len(group[-1])
+                if letters >= GROUP_LETTERS:
+                    flush()
+                    letters = 0
+            flush()
+            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
 
     stamp = f"4 {split_options(url)[0]} {checksum} {separator}"  # 4: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
@@ -349,9 +314,7 @@ def _arrow(url: str) -> Table:
 def _validated(columns: _Columns) -> _Columns:
     """Return the columns, with views converted to plain texts and bytes: pyarrow cannot take rows of views.
 
-    Raises:
-        ArrowInvalid: If two columns have the same name, a value is outside of its buffer or a text is not UTF-8, which
-            pyarrow does not check.
+    Two columns with the same name, and values that pyarrow did not check (buffers, UTF-8), raise ArrowInvalid.
     """
     columns.validate(full=True)
     names = columns.schema.names

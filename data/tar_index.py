@@ -52,11 +52,7 @@ class Index:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Index:
-        """Return the index that `to_bytes` wrote.
-
-        Raises:
-            DataError: If it is damaged or larger than `limits.MANIFEST`. Offsets outside of the shard are found by `fits`.
-        """
+        """Return the index that `to_bytes` wrote. Offsets outside of the shard are found by `fits`."""
         try:
             stream = zlib.decompressobj(wbits=31)
             text = stream.decompress(content, limits.MANIFEST)
@@ -84,12 +80,7 @@ class Index:
             raise DataError(f"not an index of a shard ({type(error).__name__}: {error})") from None
 
     def fits(self, samples: int, size: int) -> bool:
-        """Return whether the index can belong to an undamaged tar, in which files follow each other.
-
-        Args:
-            samples: Number of samples of the tar.
-            size: Bytes of the tar.
-        """
+        """Return whether this can be the index of an undamaged tar of `samples` and `size` bytes without gaps."""
         end = 0
         for sample in self.members:
             for _, offset, length in sample:
@@ -101,13 +92,7 @@ class Index:
 
 
 def is_header(block: memoryview, name: str, size: int) -> bool:
-    """Return whether a block of a tar is the header of a regular file, as packing writes it.
-
-    Args:
-        block: First bytes of the member.
-        name: Name of the file.
-        size: Bytes of the file.
-    """
+    """Return whether a block of a tar is the header, as packing writes it, of a regular file with this name and size."""
     start = name.encode("ascii", "replace")[:100].ljust(100, NUL)  # an extended header before it has the rest
     return block[:100] == start and block[124:136] == b"%011o\0" % size and block[156:157] == REGTYPE
 

@@ -1,4 +1,7 @@
-"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and remedy."""
+"""Text files and tables, plain or gzipped, row by row, and their values as texts.
+
+Errors of a file are DataErrors that name file, line and remedy; an OSError is an error of the store of a URL.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -18,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data import limits
-from multicse.data.errors import DataError, did_you_mean
+from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
 
 SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line that specifies the separator for Excel
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
+_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # valid in JSON, not in UTF-8; a sign of damage
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # decoded bytes that are not UTF-8
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
@@ -55,17 +60,13 @@ class Blank:
 def read_table(
     path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, left_out: Blank | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file.
+    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file; a text has the column `txt`.
 
     Args:
-        path: File or URL. Its ending determines the format; a text has the column `txt`.
+        path: File or URL. Its ending determines the format.
         columns: As in `read_rows`.
         separator: As in `read_rows`.
         left_out: As in `read_rows`.
-
-    Raises:
-        DataError: As `read_rows` and `read_json`.
-        OSError: If the store of a URL fails.
     """
     kind = table_kind(str(path))
     if kind == "txt":
@@ -76,15 +77,7 @@ def read_table(
 
 
 def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed).
-
-    Args:
-        path: File or URL.
-        left_out: Blank lines are added to it.
-
-    Raises:
-        DataError: As `read_lines`, and if a line is not an object of JSON or contains half a character.
-    """
+    """Yield line number and object of every line of a JSON-lines file (``.gz``: compressed); see `read_lines`."""
     for number, line in read_lines(path, left_out=left_out):
         row: Any = None
         try:
@@ -119,8 +112,7 @@ def read_lines(
         left_out: Blank lines that are not yielded are added to it.
 
     Raises:
-        DataError: If the file does not exist, is not UTF-8 or is a damaged gzip file, or if a line has more than
-            `limits.LINE` characters.
+        DataError: If the file does not exist, is not UTF-8 or is a damaged gzip file, or a line exceeds `limits.LINE`.
     """
     for number, line in _whole_lines(path, latin):
         if blank or line.strip():
@@ -136,9 +128,6 @@ def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[
         path: File.
         count: Number of cells per line.
         more: Allow further cells.
-
-    Raises:
-        DataError: As `read_lines`, and if a line has another number of cells.
     """
     for number, line in read_lines(path):
         cells = line.split("\t")
@@ -159,8 +148,8 @@ def read_rows(
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the rows of a table (``.gz``: compressed) below a line of column names, with the numbers of their last lines.
 
-    The rows are the rows of Python's csv module: every row is yielded or an error. Blank lines are left out. A column
-    without a name gets its number as a name.
+    The rows are the rows of Python's csv module, each yielded or an error; blank lines are left out. A column without a
+    name gets its number as a name.
 
     Args:
         path: UTF-8 file or URL.
@@ -248,8 +237,7 @@ def _separator(path: Path | str) -> str:
 def _is_quoted(path: Path | str, separator: str) -> bool:
     """Return whether the quotation marks of a TSV enclose cells. Some programs write text with marks unchanged.
 
-    Raises:
-        DataError: If both are possible and give different rows.
+    If both are possible and give different rows, it raises a DataError.
     """
     if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
         return False
@@ -269,8 +257,7 @@ def _shows_quotation(path: Path | str, separator: str) -> bool:
     """Return whether a TSV with the same number of cells either way contains signs of quotation.
 
     The signs are a cell in marks that contains a mark, a separator or a line end, or is empty; and marks around all cells
-    but numbers. Without this condition, parts of one set would be read differently if all cells in marks of a part happen
-    to be complete.
+    but numbers. Otherwise parts of one set might be read differently.
     """
     if any(
         re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells
@@ -350,3 +337,36 @@ def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
         if not isinstance(path, Path):
             raise  # of a store: `tables.readable` repeats the complete read
         raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def text_of(value: Any, place: str) -> str:
+    """Return a value of a row as text; the empty text if the value is missing (None, NaN).
+
+    Bytes are decoded as UTF-8. Numbers, dates and times are written out, whole numbers always without a decimal point.
+
+    Args:
+        value: A cell of a table, a value of JSON or a file of a sample.
+        place: Place of the value, at the start of error messages.
+
+    Raises:
+        DecodeError: If the value is not a text (a list, a map, a truth value, infinity), or if the text is not UTF-8, is
+            longer than `limits.TEXT`, or contains a lone surrogate or a zero byte.
+    """
+    if isinstance(value, bytes):
+        try:
+            value = value.decode("utf-8-sig")  # files written on Windows start with a byte order mark
+        except UnicodeDecodeError as error:
+            raise DecodeError(f"{place} is not UTF-8 ({error})") from error
+    if isinstance(value, float) and not math.isinf(value):
+        value = "" if math.isnan(value) else repr(value).removesuffix(".0")
+    if value is None:
+        return ""
+    if isinstance(value, bool | list | tuple | dict | float):
+        found = value if isinstance(value, float) else type(value).__name__
+        raise DecodeError(f"{place} is {found}, not a text; a text, a number or a date is needed")
+    text = str(value)
+    if len(text) > limits.TEXT:
+        raise DecodeError(f"{place} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
+    if _NO_TEXT.search(text):
+        raise DecodeError(f"{place} contains a lone surrogate or a zero byte, so it is not a text")
+    return text

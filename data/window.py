@@ -17,7 +17,6 @@ from multicse.data.order import Window, seed_of
 from multicse.data.remote import StoreError
 from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.streams.base import Row, StreamConfig
-from multicse.data.tables import READ_AT_ONCE
 
 BLOCK_BYTES = 2**24  # bytes of a block: small enough to stream, large enough to hide Ray's cost per block
 
@@ -83,10 +82,7 @@ class Chunk:
 
 
 class _ArrowView:
-    """View of an Arrow buffer, from which numpy makes an array without a copy.
-
-    The array is writable, as torch requires: nothing else reads the block.
-    """
+    """Writable view of an Arrow buffer, from which numpy makes an array without a copy."""
 
     def __init__(self, buffer: pa.Buffer, dtype: str, shape: Sequence[int]) -> None:
         self.buffer = buffer
@@ -96,15 +92,13 @@ class _ArrowView:
 def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Iterator[Chunk]:
     """Yield batches of `share` good samples of each segment, segment after segment.
 
-    Samples are copied only if a batch's samples are not consecutive in one chunk.
+    Each contains the samples that were skipped before the last sample of their segment in it. Samples are copied only if
+    those of a batch are not consecutive in one chunk.
 
     Args:
         chunks: Chunks, in which the samples of a segment are in order.
         segments: Numbers of the segments.
         share: Number of samples of each segment in a batch.
-
-    Yields:
-        Batches, each with the samples that were skipped before the last sample of their segment in it.
     """
     runs: dict[int, deque[_Run]] = {segment: deque() for segment in segments}
     ready = dict.fromkeys(segments, 0)
@@ -205,9 +199,6 @@ class WindowReader(NamedTuple):
         """Yield every sample of a task: a decoded row, or for ``on_bad_sample="skip"`` the reason to skip it.
 
         The samples are in the order of their batches, and within a batch in the order of the segments.
-
-        Raises:
-            DataError: If a sample is bad and `on_bad_sample` is "raise".
         """
         places = sorted(
             (number, window.segment, window.start + place, window.epoch, *pick)
@@ -222,7 +213,7 @@ class WindowReader(NamedTuple):
         raw: list[Any] = [None] * len(places)
         for shard, wanted in by_shard.items():
             wanted.sort()
-            found = read(self.shards.shards[shard], [index for index, _ in wanted], READ_AT_ONCE)
+            found = read(self.shards.shards[shard], [index for index, _ in wanted])
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
         seeds = [
@@ -260,19 +251,9 @@ class WindowReader(NamedTuple):
 
 
 def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
-    """Stack rows to columns.
+    """Stack at most the first `most` rows, which have equal names, to columns (N, ...).
 
     Arrays are copied to their place one by one, while they are in the processor's cache.
-
-    Args:
-        rows: Rows with equal names.
-        most: Largest number of rows that are taken.
-
-    Returns:
-        Columns by name, each (N, ...).
-
-    Raises:
-        DataError: If the arrays of a name have different shapes.
     """
     columns: dict[str, Any] = {}
     count = 0

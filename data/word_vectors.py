@@ -43,10 +43,7 @@ CACHE_FROM = 2**20  # bytes; reading smaller files is as fast as reading a cache
 
 @dataclass(frozen=True, eq=False)
 class Vectors:
-    """Vectors of words; row i is the vector of `words[i]`.
-
-    An array from a folder is mapped copy-on-write: writing to it changes neither the file nor the array of other processes.
-    """
+    """Vectors of words, mapped copy-on-write if they are from a folder; row i is the vector of `words[i]`."""
 
     words: list[str]
     """V words."""
@@ -82,8 +79,8 @@ def open_vectors(path: str | Path) -> Vectors:
     """Open the vectors of a word2vec or GloVe file, or of a folder from `write_vectors` or `train_vectors`.
 
     A file is text (.txt, .vec, with or without a header line) or word2vec's binary format (.bin), optionally with .gz. It is
-    read once and then memory-mapped from the cache until its size or date changes. Files below 1 MiB are read without a
-    cache. If the cache cannot be written, a warning is logged and the vectors are kept in memory.
+    read once and then memory-mapped from the cache until its size or date changes. If the cache cannot be written, a
+    warning is logged and the vectors are kept in memory.
 
     Raises:
         DataError: If a file does not exist, is damaged or pickled (the message contains the line, if it is known), or if
@@ -117,9 +114,6 @@ def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray,
         words: V words. Repeated words, and words that contain a line feed, are left out.
         vectors: Their vectors, (V, d).
         note: Content of the file vectors.json. If None, the file is not written.
-
-    Returns:
-        The folder.
 
     Raises:
         DataError: If the numbers of words and vectors differ or are 0, a vector contains NaN or infinity, or the folder
@@ -181,12 +175,6 @@ def train_vectors(
         min_count: Words that occur less often get no vector.
         window: Largest distance of a predicted word.
         sample: Share of the corpus above which the occurrences of a word are subsampled.
-
-    Returns:
-        The folder.
-
-    Raises:
-        DataError: If no sentence has a word, or no word occurs `min_count` times.
     """
     import gensim
     from gensim.models import Word2Vec

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from multicse.data.errors import DataError
 
@@ -194,10 +194,7 @@ class WordNetFiles:
         )
 
     def _targets(self, synset: _Synset, number: int | None) -> list[str]:
-        """Return the antonyms of a word of a synset, counted from 1, or of all its words (None).
-
-        Pointers from or to 0 apply to all words of the synset.
-        """
+        """Return the antonyms of a word of a synset, counted from 1, or of all its words (None, and 0 in pointers)."""
         found: list[str] = []
         for pos, offset, source, target in synset.pointers("!"):
             if number is None or source in (0, number):
@@ -225,10 +222,10 @@ class _Synset:
         first = 4 + 2 * words
         self._pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
 
-    def pointers(self, symbol: str) -> list[tuple[Pos, int, int, int]]:
+    def pointers(self, symbol: str) -> list[tuple[Any, int, int, int]]:
         """Return the pointers of a kind: part of speech and offset of the target, number of the source and target word."""
         return [
-            (part_of_speech(pos), int(offset), int(words[:2], 16), int(words[2:], 16))
+            ("a" if pos == "s" else pos, int(offset), int(words[:2], 16), int(words[2:], 16))
             for kind, offset, pos, words in zip(*(iter(self._pointers),) * 4, strict=True)
             if kind == symbol
         ]
@@ -273,22 +270,10 @@ def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def part_of_speech(pos: str) -> Pos:
-    """Check a part of speech, and convert WordNet's mark of a similar adjective, s, to a.
-
-    Raises:
-        ValueError: If it is not n, v, a, s or r.
-    """
-    for part in POS:
-        if pos == part or (pos == "s" and part == "a"):
-            return part
-    raise ValueError(f"pos={pos!r}; allowed are {', '.join(POS)} (noun, verb, adjective, adverb), or None for all")
-
-
 class Lexicon:
     """Synonyms and antonyms of words; `open_lexicon` opens one.
 
-    Parts of speech are n, v, a (or s) and r. None means all of them, commonest first if the source counts uses.
+    Parts of speech are n, v, a and r. None means all of them, commonest first if the source counts uses.
     """
 
     def __init__(self, source: WordNetFiles | SmallTable, path: str) -> None:
@@ -296,52 +281,40 @@ class Lexicon:
         self._source = source
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
-    def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
-        """Return the synonyms of a word in any form.
+    def synonyms(self, word: str, pos: Pos | None = None, *, phrases: bool = False) -> list[str]:
+        """Return the other words, in their base form, of all meanings of a word in any form, commonest meaning first.
 
         Args:
             word: Word.
             pos: Part of speech. If None, all of them.
             phrases: Include synonyms of several parts, such as "ice_cream".
-
-        Returns:
-            The other words of all meanings of the base forms of the word, in their base form, commonest meaning first.
-
-        Raises:
-            ValueError: If the part of speech does not exist.
         """
         lemmas = self._readings(word.lower(), pos)
         senses = (sense for reading in lemmas for sense in self._source.senses(*reading))
         found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
-    def has(self, word: str, pos: str) -> bool:
+    def has(self, word: str, pos: Pos) -> bool:
         """Return True if a word in its base form can be this part of speech and is not a function word."""
-        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), part_of_speech(pos))
+        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), pos)
 
-    def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
-        """Return the words that can replace a word in its base form in a text.
+    def replacements(self, word: str, pos: Pos | None) -> tuple[list[str], list[str]]:
+        """Return the synonyms and antonyms, with its capitals, that can replace a word in its base form in a text.
 
         Rare readings are left out (`RARE`), as are the meanings of a name if the word is in lower case ("china"), and
-        antonyms that are synonyms in another meaning.
+        antonyms that are synonyms in another meaning. Nothing replaces other forms ("walked"), function words ("in") and
+        words with irregular capitals ("iPhone").
 
         Args:
             word: Word with the text's spelling.
             pos: Part of speech. If None, all of them.
-
-        Returns:
-            Synonyms and antonyms with the capitals of the word. Both are empty for other forms ("walked"), for function
-            words ("in"), and for words with irregular capitals ("iPhone").
-
-        Raises:
-            ValueError: If the part of speech does not exist.
         """
-        if match_case("x", word) is None:
+        if _match_case("x", word) is None:
             return [], []
         synonyms, antonyms = self._replacements(word.lower(), pos, word.islower())
         return _cased(synonyms, word), _cased(antonyms, word)
 
-    def _find_replacements(self, word: str, pos: str | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _find_replacements(self, word: str, pos: Pos | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         readings = self._readings(word, pos, common=True) if word not in FUNCTION_WORDS else []
         synonyms: dict[str, None] = {}
         direct: dict[str, None] = {}
@@ -365,9 +338,9 @@ class Lexicon:
             found += [base for base in detached if len(base) > 1]
         return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
 
-    def _readings(self, word: str, pos: str | None, common: bool = False) -> list[tuple[str, Pos]]:
+    def _readings(self, word: str, pos: Pos | None, common: bool = False) -> list[tuple[str, Pos]]:
         """Return lemmas of a lower-case word with their parts of speech, commonest first; `common`: without rare ones."""
-        parts = POS if pos is None else (part_of_speech(pos),)
+        parts = POS if pos is None else (pos,)
         readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self._lemmas(word, part)]
         if len(readings) < 2:
             return readings
@@ -377,16 +350,8 @@ class Lexicon:
         return [reading for reading in readings if uses[reading] >= least]
 
 
-def match_case(word: str, like: str) -> str | None:
-    """Give a word the capitals of another word; capitals that it already has stay.
-
-    Args:
-        word: Word that is changed.
-        like: Word with no capitals, a capital first letter, or only capitals.
-
-    Returns:
-        The word, or None if the capitals of `like` are irregular.
-    """
+def _match_case(word: str, like: str) -> str | None:
+    """Give a word the capitals of another word, or return None if these are irregular; capitals that it already has stay."""
     if like.islower():
         return word
     if len(like) > 1 and like.isupper():
@@ -401,9 +366,6 @@ def open_lexicon(path: str | None = None) -> Lexicon:
     Args:
         path: The folder, or the folder that contains it as ``dict``, or "small" for a table of some 200 words. If None, the
             folder in the environment variable WNSEARCHDIR, otherwise ``dict`` in WNHOME, otherwise one of `FOLDERS`.
-
-    Raises:
-        DataError: If WordNet is not found, or its files have another format; the message explains how to install it.
     """
     return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
 
@@ -440,5 +402,5 @@ def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:
 
 
 def _cased(words: Iterable[str], like: str) -> list[str]:
-    cased = (match_case(word, like) for word in words)
+    cased = (_match_case(word, like) for word in words)
     return [word for word in cased if word is not None]

@@ -49,24 +49,15 @@ def _noise(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarr
     return 0.4 * rng.standard_normal(len(time)) * np.exp(-time * pitch / 100)
 
 
-def noise_band(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a decaying burst of noise about an octave wide, so that noise has a pitch.
-
-    Args:
-        time: (T,), in seconds.
-        pitch: Centre of the band in Hz.
-        rng: Source of all randomness.
-
-    Returns:
-        Waveform, (T,).
-    """
+def _noise_band(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
+    """Return a decaying burst of noise about an octave wide, (T,), so that noise has a pitch."""
     frequencies = np.fft.rfftfreq(len(time), time[1] - time[0])
     octaves = np.log2(np.maximum(frequencies, 1) / pitch)
     spectrum = np.fft.rfft(rng.standard_normal(len(time))) * np.exp(-((2 * octaves) ** 2))
     return np.fft.irfft(spectrum, len(time)) * np.exp(-3 * time)
 
 
-def fade(time: np.ndarray) -> np.ndarray:
+def _fade(time: np.ndarray) -> np.ndarray:
     """Return factors (T,) for times (T,) that fade a clip in and out within 10 ms, so that it does not click."""
     return np.minimum(1, np.minimum(time, time[::-1]) / 0.01)
 
@@ -77,22 +68,13 @@ def _pluck(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarr
     return sum(partials, np.zeros_like(time))
 
 
-def tremolo(time: np.ndarray, pitch: float, speed: float) -> np.ndarray:
-    """Return a sine with a tremolo.
-
-    Args:
-        time: (T,), in seconds.
-        pitch: Pitch in Hz.
-        speed: Frequency of the tremolo in Hz.
-
-    Returns:
-        Waveform, (T,).
-    """
+def _sine_with_tremolo(time: np.ndarray, pitch: float, speed: float) -> np.ndarray:
+    """Return a sine (T,) with a tremolo of `speed` Hz."""
     return _tone(time, pitch) * (0.5 + 0.5 * np.sin(2 * np.pi * speed * time))
 
 
 def _tremolo(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    return tremolo(time, pitch, rng.uniform(6, 10))
+    return _sine_with_tremolo(time, pitch, rng.uniform(6, 10))
 
 
 def _chord(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
@@ -123,8 +105,7 @@ def synth_audio(
         seed: Seed of all randomness.
 
     Returns:
-        Waveforms int16 (8 * per_class, T), where T = rate * seconds, and their `AUDIO_CLASSES` int64 (8 * per_class,),
-        sorted by class.
+        Waveforms int16 (8 * per_class, rate * seconds), and their `AUDIO_CLASSES` int64 (8 * per_class,), sorted by class.
     """
     length = round(rate * seconds)
     waves = np.zeros((len(AUDIO_CLASSES) * per_class, length), np.int16)
@@ -135,7 +116,7 @@ def synth_audio(
             time = np.arange(length - onset) / rate
             wave = make(time, float(rng.uniform(150, 600)), rng)
             clip = rng.normal(0, rng.uniform(0.001, 0.01), length)
-            clip[onset:] += rng.uniform(0.2, 0.7) * fade(time) * wave / max(1.0, np.abs(wave).max())
+            clip[onset:] += rng.uniform(0.2, 0.7) * _fade(time) * wave / max(1.0, np.abs(wave).max())
             waves[label * per_class + i] = np.clip(np.rint(clip * 32767), -32768, 32767)
     return waves, np.repeat(np.arange(len(AUDIO_CLASSES)), per_class)
 
@@ -198,11 +179,7 @@ class Combination(NamedTuple):
 
 
 def combinations(split: str) -> list[Combination]:
-    """Return the combinations of a split: 208 of `train`, 48 of `val`, 128 of `test`, without overlap.
-
-    Raises:
-        ValueError: If the split does not exist.
-    """
+    """Return the combinations of a split: 208 of `train`, 48 of `val`, 128 of `test`, without overlap."""
     every = [Combination(*parts) for parts in product(KINDS, PITCHES, LOUDNESSES, STARTS, LENGTHS, COUNTS)]
     mixed = [every[i] for i in permutation(len(every), seed_of("captioned sounds"))]
     first = 0
@@ -213,23 +190,15 @@ def combinations(split: str) -> list[Combination]:
     raise ValueError(f"split {split!r} of captioned audio does not exist; choose from train, {', '.join(HELD_OUT)}")
 
 
-def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
-    """Synthesise a clip of one second with given attributes.
-
-    Args:
-        what: Attributes.
-        rng: Source of all randomness.
-
-    Returns:
-        Waveform, int16 (RATE,).
-    """
+def _waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
+    """Synthesise a clip of one second with given attributes, int16 (RATE,)."""
     pitch, peak, start, length = (
         rng.uniform(*bounds)
         for bounds in (PITCHES[what.pitch], LOUDNESSES[what.loudness], STARTS[what.start], LENGTHS[what.length])
     )
     time = np.arange(round(length * RATE)) / RATE
     event = _event(what.kind, time, pitch, rng)
-    event = peak * fade(time) * event / np.abs(event).max()
+    event = peak * _fade(time) * event / np.abs(event).max()
     clip = rng.normal(0, 0.001, RATE)
     for number in range(COUNTS[what.times]):
         first = round((start + number * (length + GAP)) * RATE)
@@ -240,9 +209,9 @@ def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
 def _event(kind: str, time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
     """Return an event of `AUDIO_CLASSES`, but noise with a pitch, and a tremolo that is fast enough for a short event."""
     if kind == "noise burst":
-        return noise_band(time, pitch, rng)
+        return _noise_band(time, pitch, rng)
     if kind == "tremolo":
-        return tremolo(time, pitch, rng.uniform(16, 20))
+        return _sine_with_tremolo(time, pitch, rng.uniform(16, 20))
     return AUDIO_CLASSES[kind](time, pitch, rng)
 
 
@@ -280,6 +249,6 @@ def drafts(split: str) -> Iterator[UnpackedSample]:
         for number in range(PER_COMBINATION if split == "train" else 1):
             rng = np.random.default_rng(seed_of("captioned sounds", *what, number))
             data = io.BytesIO()
-            soundfile.write(data, waveform(what, rng), RATE, format="WAV", subtype="PCM_16")
+            soundfile.write(data, _waveform(what, rng), RATE, format="WAV", subtype="PCM_16")
             record = {"captions": captions(what, rng), **what._asdict()}
             yield UnpackedSample({"wav": data.getvalue(), "json": json.dumps(record).encode()})

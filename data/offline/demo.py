@@ -91,27 +91,17 @@ def kinds_of(urls: Iterable[str], offline: str) -> list[str]:
     Args:
         urls: Shard URLs or names of tasks.
         offline: Folder of the offline input; paths that do not start with it are ignored.
-
-    Returns:
-        The kinds, once each, in the order of the URLs.
     """
     found = re.compile(rf"(?<![\w./-])(?:\./)*{re.escape(offline.rstrip('/'))}/+([\w-]+)")
     return list(dict.fromkeys(kind for url in urls for kind in found.findall(url)))
 
 
 def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[str, Path]:
-    """Pack the offline input into `folder`/KIND, unless it is already there.
+    """Pack the offline input into `folder`/KIND, unless it is already there, and return the folder of each kind.
 
     Args:
         folder: Folder of the shards, which is created if it does not exist.
-        kinds: "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (audio clips, `wav` and `cls`), and
-            `emoji-` and `sounds-` with train, val or test (images, `png`, and audio clips, `wav`, with captions in `json`).
-
-    Returns:
-        The folder of each kind.
-
-    Raises:
-        DataError: If a kind does not exist, or the packages for emojis (extra `demo`) are not installed.
+        kinds: Names of `DEMO`.
     """
     if unknown := [kind for kind in kinds if kind not in DEMO]:
         raise DataError(f"offline input of kind {unknown[0]!r} does not exist; choose from {', '.join(DEMO)}")

@@ -43,11 +43,7 @@ class NamedImage(NamedTuple):
 
 @lru_cache(maxsize=1)
 def named_images() -> tuple[NamedImage, ...]:
-    """Draw about 1,300 emojis of a single character with different names and images.
-
-    Raises:
-        DataError: If one of the two packages is not installed.
-    """
+    """Draw about 1,300 emojis of a single character with different names and images."""
     font = _font()
     found: list[NamedImage] = []
     seen = {_digest(_drawn(text, font)) for text in (_NOT_A_CHARACTER, " ")}  # drawn for characters that the font lacks

@@ -29,10 +29,10 @@ def wiki_sentences() -> list[str]:
         yield from re.sub(r"</?\w+>", "", news).splitlines()
 
     rated = Path(datapath(LEE_EVALUATION)).read_text(encoding="latin-1").splitlines()
-    banned = {_letters(sentence) for document in rated for sentence in split_sentences(document)}
+    banned = {_letters(sentence) for document in rated for sentence in _split_sentences(document)}
     found: dict[str, str] = {}  # letters of a sentence, by which sentences are compared -> the sentence
     for paragraph in paragraphs():
-        for sentence in split_sentences(paragraph):
+        for sentence in _split_sentences(paragraph):
             if 5 <= len(sentence.split()) <= 60 and (letters := _letters(sentence)) not in banned:
                 found.setdefault(letters, sentence)
     return list(found.values())
@@ -59,11 +59,8 @@ _ABBREVIATION = re.compile(
 _END = re.compile(r"[.!?][\"'”’)\]]*(?=\s+[\"'“‘(]*[A-Z0-9])")
 
 
-def split_sentences(text: str) -> list[str]:
-    """Split an English paragraph after . ! ? before a capital or digit, except after initials and other abbreviations.
-
-    Parts that do not start with a capital or digit and end with . ! or ? are not complete sentences and are left out.
-    """
+def _split_sentences(text: str) -> list[str]:
+    """Split an English paragraph after . ! ? before a capital or digit, except after abbreviations, to sentences."""
     sentences, start = [], 0
     for end in _END.finditer(text):
         if not _ABBREVIATION.search(text[start : end.start() + 1]):

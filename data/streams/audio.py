@@ -77,11 +77,10 @@ class AudioStream(LabelledStream):
         return int(rng.integers(samples)) if mixes else None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """Mix two clips as the released code of NonLing-CSE.
+        """Mix two clips as the released code of NonLing-CSE: share * clip + (1 - share) * other with share ~ Beta(10, 10).
 
-        The result is share * clip + (1 - share) * other with share ~ Beta(10, 10). The means of both clips are subtracted,
-        the other clip is cut or padded to the length of the first, and the class is taken from the clip with the larger
-        share.
+        The means of both clips are subtracted, the other clip is cut or padded to the length of the first, and the class is
+        taken from the clip with the larger share.
         """
         row, partner = self.row(sample, rng), self.row(other, rng)
         share = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA)

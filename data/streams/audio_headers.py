@@ -17,14 +17,11 @@ _Order = Literal["little", "big"]
 
 
 def complete(data: bytes) -> bytes:
-    """Check that an audio file is as long as its header announces.
+    """Return an audio file, after a check that it is as long as its header announces.
 
     The size of the audio is checked in WAV (RIFF, RIFX, RF64), AIFF, AU, CAF, W64 and NIST SPHERE, the number of bytes that
     encoders write at the start of an MP3 (Xing, LAME; VBRI: Fraunhofer), and the last page of an OGG. Other damage is left
-    to the decoder.
-
-    Returns:
-        The file. A WAV with a size of 0, which encoders write to a pipe, gets its real size.
+    to the decoder. A WAV with a size of 0, which encoders write to a pipe, gets its real size.
 
     Raises:
         EOFError: If the file ends before the audio that its header announces.
@@ -79,14 +76,8 @@ def _audio_chunk(
 ) -> tuple[int, int]:
     """Return where the content of the audio chunk starts, and its announced size; end and 0 if the chunk is not found.
 
-    Args:
-        data: File.
-        place: First byte of the first chunk.
-        name: Bytes of a chunk's name.
-        width: Bytes of a chunk's size, which follows the name.
-        order: Order of these bytes.
-        included: Bytes of name and size that the size includes.
-        align: Chunks start at multiples of this number of bytes.
+    A chunk's name has `name` bytes, followed by `width` bytes of its size, which includes `included` bytes of the two.
+    Chunks start at multiples of `align` bytes, the first one at `place`.
     """
     while (content := place + name + width) <= len(data):
         size = max(0, int.from_bytes(data[place + name : content], order) - included)

@@ -125,9 +125,6 @@ class StreamConfig(BaseModel):
     def open(self) -> ShardSet:
         """Open the shards of the stream.
 
-        Returns:
-            The samples that the stream reads.
-
         Raises:
             DataError: If the shards cannot be opened, contain fewer than `first` samples, or do not match `weights`.
         """
@@ -151,11 +148,7 @@ class StreamConfig(BaseModel):
             raise ValueError(f"weights={self.weights} mixes several sets, which requires shuffle=True and first=None")
 
     def check(self, shards: ShardSet) -> None:
-        """Check the settings against the shards.
-
-        Raises:
-            ValueError: If the stream cannot read the shards; the message starts with the name of the setting.
-        """
+        """Check the settings against the shards. Raises ValueErrors as `check_settings`."""
         ends = list(accumulate(shards.parts, initial=0))
         for (begin, end), weight in zip(pairwise(ends), self.weights, strict=True):
             share, there_are = weight / sum(self.weights) * self.batch_size, sum(shards.counts[begin:end])
@@ -174,15 +167,7 @@ class StreamConfig(BaseModel):
                 )
 
     def segments_per_worker(self, shards: ShardSet, workers: int) -> int:
-        """Return the number of segments that each worker reads.
-
-        Args:
-            shards: Samples of the stream.
-            workers: Number of workers.
-
-        Raises:
-            DataError: If the segments cannot be distributed equally; the message starts with the name of the setting.
-        """
+        """Return the number of segments that each of a number of workers reads."""
         ends = list(accumulate(shards.parts, initial=0))
         samples = min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
         count = segment_count(self.segments, self.batch_size, samples)
@@ -196,26 +181,16 @@ class StreamConfig(BaseModel):
         return count // workers
 
     def sentences(self, sample: RawSample) -> list[str]:
-        """Return the texts of a sample, for callers that read the shards before training.
-
-        Raises:
-            DecodeError: If the sample is bad.
-        """
+        """Return the texts of a sample, for callers that read the shards before training."""
         return []
 
     @abstractmethod
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """Decode one sample and make its geometric views.
+        """Decode one sample and make its geometric views: arrays (V, ...), which become columns (B, V, ...), by name.
 
         Args:
             sample: Fields of the sample as bytes.
             rng: Source of all randomness.
-
-        Returns:
-            Values by name; arrays (V, ...) become columns (B, V, ...) of a batch.
-
-        Raises:
-            DecodeError: If the sample is bad.
         """
 
     @property
@@ -228,42 +203,24 @@ class StreamConfig(BaseModel):
         return None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """Return the row of a sample and its partner, which `mixup_index` drew.
-
-        Args:
-            sample: The sample itself.
-            other: The partner.
-            rng: Source of all randomness.
-
-        Returns:
-            Values by name, as in `row`.
-
-        Raises:
-            DecodeError: If one of the two samples is bad.
-        """
+        """Return the row of a sample mixed with a partner, whose number `mixup_index` drew, as `row`."""
         raise NotImplementedError  # streams that mix override it
 
     @abstractmethod
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        """Convert the columns of a batch to tensors.
+        """Convert the columns of a batch (B, ...) to tensors (B, V, ...); without views (B, ...).
 
         Args:
-            rows: Columns (B, ...) of the rows.
+            rows: Columns of the rows.
             tokenize: Function from texts to token tensors (N, L). If None, the stream has no texts.
-
-        Returns:
-            Tensors by name, (B, V, ...) if they have views, otherwise (B, ...).
         """
 
     def draws(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw the random numbers of `on_device`, which are part of the batch.
+        """Draw the random numbers of `on_device`, which are part of the batch: ``draws`` (B, ...), or nothing.
 
         Args:
             samples: Number of samples of the batch, B.
             generator: Generator of the CPU, so that the numbers do not depend on the device, and the host does not wait.
-
-        Returns:
-            ``draws`` (B, ...), or nothing if `on_device` needs no random numbers.
         """
         return {}
 

@@ -19,7 +19,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from multicse.data import limits
 from multicse.data.errors import DecodeError
 from multicse.data.streams.audio_headers import complete
-from multicse.data.texts import text_of
+from multicse.data.text_files import text_of
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Fields of a sample that contain an image, in the order of preference."""
@@ -63,18 +63,12 @@ def member(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> 
 
 
 def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> tuple[str, bytes]:
-    """Find the first of several fields that a sample has.
+    """Return name and content of the first of several fields that a sample has.
 
     Args:
         fields: Fields of the sample.
         extensions: Names of the fields, in the order of preference.
         key: Name of the sample, for messages.
-
-    Returns:
-        Name and content of the field.
-
-    Raises:
-        DecodeError: If the sample has none of the fields.
     """
     for extension in extensions:
         if extension in fields:
@@ -93,16 +87,7 @@ def dotted(fields: Iterable[str], wanted: Sequence[str]) -> str:
 
 
 def check(data: bytes, extension: str, key: str) -> None:
-    """Check that an image or audio clip can be decoded.
-
-    Args:
-        data: Bytes of the file.
-        extension: Extension of the file, which decides whether it is an image.
-        key: Name of the sample, for messages.
-
-    Raises:
-        DecodeError: If the file cannot be decoded.
-    """
+    """Check that the image or audio clip `key` can be decoded. Raises DecodeError."""
     if extension in IMAGES:
         image(data, key, coarse=True)
     else:
@@ -120,9 +105,6 @@ def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool =
         key: Name of the sample, for messages.
         max_pixels: Largest number of pixels.
         coarse: Decode a JPEG at an eighth of its width and height, which is three times as fast.
-
-    Returns:
-        The image in mode RGB.
 
     Raises:
         DecodeError: If the file is not such an image, is truncated, or has more than `max_pixels` pixels (a decompression
@@ -173,10 +155,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _without_metadata(data: bytes) -> bytes:
-    """Return a PNG without the chunks that do not change its pixels (texts, profiles); other files unchanged.
-
-    EXIF data stay if their checksum is right.
-    """
+    """Return a PNG without chunks that do not change its pixels (texts, profiles, damaged EXIF); other files unchanged."""
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
         return data
     kept, place = [data[:8]], 8
@@ -218,10 +197,7 @@ class _Forward(soundfile.SoundFile):
 
 
 def own_rate(data: bytes) -> int:
-    """Return the sampling rate in Hz in the header of an audio file, or 16,000 if the header cannot be read.
-
-    `audio` raises the error for a bad header.
-    """
+    """Return the sampling rate in Hz in the header of an audio file, or 16,000 if `audio` will refuse the file."""
     try:
         return int(soundfile.info(io.BytesIO(data)).samplerate)
     except soundfile.SoundFileError:
@@ -311,19 +287,13 @@ def _mixed(file: soundfile.SoundFile, key: str, most: int) -> np.ndarray:
 
 
 def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: str | None = None) -> list[str]:
-    """Decode the texts of a sample. Line breaks and runs of white space become one space.
+    """Decode one text per column of a sample. Line breaks and runs of white space become one space.
 
     Args:
         fields: Fields of the sample.
         columns: Names of the texts, each a field (`txt`) or otherwise an entry of the `json`.
         key: Name of the sample, for messages.
         empty: Replacement of empty texts. If None, they are errors.
-
-    Returns:
-        One text per column.
-
-    Raises:
-        DecodeError: If a text does not exist, is empty without `empty`, or is not a text (`text_of`).
     """
     texts = []
     for column in columns:
@@ -340,16 +310,10 @@ def _text(value: Any, column: str, key: str) -> str:
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    """Decode the captions of a sample. Line breaks and runs of white space become one space.
+    """Decode the captions of a sample, at least one, as `text`.
 
     They are in the entry `captions` of the `json`, otherwise in the field `txt`, otherwise in the entry `caption`. An entry
     is a text or a list of texts.
-
-    Returns:
-        The captions, at least one.
-
-    Raises:
-        DecodeError: If the sample's caption is missing, empty or not a text.
     """
     record = _record(fields, key)
     if "captions" not in record and "txt" in fields:
@@ -366,18 +330,12 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
 
 
 def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
-    """Decode the class of a sample.
+    """Decode the class of a sample, a number of at least 0.
 
     Args:
         fields: Fields of the sample.
         column: Name of a field (`cls`), or otherwise of an entry of the `json`.
         key: Name of the sample, for messages.
-
-    Returns:
-        Class number, at least 0.
-
-    Raises:
-        DecodeError: If the sample has no such field, or its value is not a class number.
     """
     value = _value(fields, column, key)
     if isinstance(value, bytes | float):  # whole numbers of a column with gaps are floats

@@ -1,7 +1,7 @@
 """Views that are computed in batch on the device of the trainer: colour, SpecAugment.
 
-Every view of every sample has its own parameters. They follow from uniform random numbers of the caller; numbers from the
-CPU give the same views on every device. The host never waits for the device, and uploads nothing after the first call.
+Every view of every sample has its own parameters, from uniform random numbers of the caller. The host never waits for
+the device, and uploads nothing after the first call.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def color_jitter(
 ) -> Tensor:
     """Change brightness, contrast, saturation and hue at random (torchvision's ColorJitter inside RandomApply).
 
-    An image is changed with `probability`. Then its factors are uniform in [max(0, 1 - x), 1 + x], where x is `brightness`,
-    `contrast` or `saturation`, its rotation of the hue is uniform in [-hue, hue], and the four changes are applied in a
-    random order. The formulas are torchvision's for float tensors, without rounding to 8 bits in between.
+    Factors are uniform in [max(0, 1 - x), 1 + x], where x is `brightness`, `contrast` or `saturation`, the rotation of the
+    hue is uniform in [-hue, hue], and the four changes are applied in a random order. The formulas are torchvision's for
+    float tensors, without rounding to 8 bits in between.
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
@@ -94,10 +94,7 @@ def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
 
 def _blend(image: Tensor, factor: Tensor, kind: Tensor) -> Tensor:
-    """Return factor * image + (1 - factor) * other for a batch of mixed kinds.
-
-    The other is black (brightness), the mean gray (contrast) or the gray image (saturation).
-    """
+    """Return factor * image + (1 - factor) * black (brightness), mean gray (contrast) or gray image (saturation)."""
     rest = 1 - factor
     gray_share = (rest * (kind == _SATURATION))[:, None, None]
     mean_share = (rest * (kind == _CONTRAST))[:, None, None]
@@ -134,15 +131,12 @@ def _gray(image: Tensor) -> Tensor:
 
 @torch.no_grad()
 def random_grayscale(image: Tensor, draws: Tensor, probability: float = 0.2) -> Tensor:
-    """Make images gray with `probability` (ITU-R 601 weights).
+    """Make images gray with `probability` (ITU-R 601 weights), in a new tensor.
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
         draws: (N,), uniform in [0, 1), on the device of the images.
         probability: Share of images that become gray.
-
-    Returns:
-        (N, 3, H, W), a new tensor.
     """
     return _where(draws < probability, image.clone(), lambda chosen: _gray(chosen)[:, None].expand(-1, 3, -1, -1))
 
@@ -153,22 +147,19 @@ def random_grayscale(image: Tensor, draws: Tensor, probability: float = 0.2) -> 
 def mask_draws(
     spectrograms: int, stripes: int = 1, generator: torch.Generator | None = None, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Draw the random numbers of `spec_augment`.
+    """Draw the random numbers of `spec_augment`, (N, 2, 2, stripes), uniform in [0, 1).
 
     Args:
         spectrograms: Number of spectrograms, N.
         stripes: Number of stretches of frames, and of bands of bins, per spectrogram; they may overlap.
         generator: Source of the numbers. If None, torch's global generator of the device.
         device: Device of the result and of the generator.
-
-    Returns:
-        (N, 2, 2, stripes), uniform in [0, 1).
     """
     return torch.rand(2, 2, stripes, spectrograms, generator=generator, device=device).movedim(3, 0)
 
 
 def spec_augment(spectrogram: Tensor, frames: int, bins: int, draws: Tensor) -> Tensor:
-    """Set stretches of frames and bands of bins to 0 (Park et al. 2019, without warping).
+    """Set stretches of frames and bands of bins to 0 (Park et al. 2019, without warping), in a new tensor.
 
     The masks of every spectrogram are independent, with widths uniform in 0 ... `frames` - 1 or `bins` - 1.
 
@@ -177,9 +168,6 @@ def spec_augment(spectrogram: Tensor, frames: int, bins: int, draws: Tensor) -> 
         frames: One more than the longest stretch, at most the number of frames. 0: no stretches.
         bins: One more than the widest band, at most the number of bins. 0: no bands.
         draws: Result of `mask_draws`, (N, 2, 2, stripes), on the device of the spectrograms.
-
-    Returns:
-        (..., frames, bins), a new tensor; gradients flow through the rest.
     """
     rows, (time_draws, bin_draws) = spectrogram.flatten(0, -3), draws.movedim(0, 3)[..., None]
     time = _stripes(frames, rows.shape[1], time_draws)

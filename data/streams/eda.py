@@ -1,7 +1,6 @@
 """Easy data augmentation (EDA, Wei & Zou 2019), the baseline of GCLSR: four small edits of the words of a sentence.
 
-The edits are chained as in the released code of GCLSR: synonym replacement, random insertion, random swap, random deletion.
-Reading tasks make them, so this module does not import torch.
+The edits are chained as in the released code of GCLSR. Reading tasks make them, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -34,24 +33,21 @@ _EDGES = string.punctuation + "‘’“”«»…–—"
 
 
 def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: float = 0.1) -> list[str]:
-    """Make an augmented copy of a sentence by replacement, insertion, swap and deletion, in this order.
+    """Make an augmented copy of a sentence by synonym replacement, random insertion, random swap and random deletion.
 
     The first three edits are made max(1, int(alpha * n)) times for n words; then every word is deleted with probability
-    alpha.
+    alpha, but at least one word remains.
 
     Args:
         words: Words of the sentence; capitals, and punctuation at their edges, are ignored in the search for synonyms.
         rng: Source of all randomness.
         synonyms: Function from a lower-case word to its synonyms; blanks or underscores in a synonym separate words.
         alpha: Share of the words that each edit changes; 0 returns the sentence unchanged.
-
-    Returns:
-        Words of the copy, at least one if the sentence is not empty.
     """
     if not words or alpha == 0:
         return list(words)
     count = max(1, int(alpha * len(words)))
-    changed = replace_synonyms(words, rng, synonyms, count)
+    changed = _replace_synonyms(words, rng, synonyms, count)
     changed = insert_synonyms(changed, rng, synonyms, count)
     return delete(swap(changed, rng, count), rng, alpha)
 
@@ -62,15 +58,8 @@ def cached_synonyms(lexicon: Lexicon) -> Synonyms:
     return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word, phrases=True)))
 
 
-def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
-    """Replace up to `count` different words, each at all its places by one synonym; punctuation around it stays.
-
-    Args:
-        words: Words of the sentence.
-        rng: Source of all randomness.
-        synonyms: Function from a lower-case word to its synonyms.
-        count: Largest number of different words that are replaced.
-    """
+def _replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
+    """Replace up to `count` different words, each at all its places by one synonym; punctuation around it stays."""
     candidates = list(dict.fromkeys(_candidates(words)))
     chosen: dict[str, list[str]] = {}
     for place in rng.permutation(len(candidates)):
@@ -87,14 +76,7 @@ def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: S
 
 
 def insert_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
-    """Insert a synonym of a random word at a random place, `count` times; no change if no word has a synonym.
-
-    Args:
-        words: Words of the sentence.
-        rng: Source of all randomness.
-        synonyms: Function from a lower-case word to its synonyms.
-        count: Number of insertions.
-    """
+    """Insert a synonym of a random word at a random place, `count` times; no change if no word has a synonym."""
     result = list(words)
     for _ in range(count):
         candidates = _candidates(result)

@@ -57,7 +57,7 @@ class ImageStream(LabelledStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the geometric views ``image``, uint8 (V, 3, size, size), and the class."""
         image = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
-        arrays = image_views(image, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
+        arrays = _image_views(image, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
         return {"image": arrays, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
@@ -107,9 +107,6 @@ def random_resized_crop(
         rng: Source of all randomness.
         scale: Smallest and largest area of the crop, as a share of the image; the area is uniform between them.
         resample: Filter.
-
-    Raises:
-        ValueError: If `scale` is not 0 < low <= high <= 1.
     """
     if not 0 < scale[0] <= scale[1] <= 1:
         raise ValueError(f"scale={scale}; it must be (low, high) with 0 < low <= high <= 1")
@@ -136,7 +133,7 @@ def _crop_box(
     return (image_width - width) // 2, (image_height - height) // 2, width, height
 
 
-def image_views(
+def _image_views(
     image: Image.Image,
     n_views: int,
     *,
@@ -145,19 +142,7 @@ def image_views(
     scale: tuple[float, float] = (0.2, 1.0),
     flip: float = 0.5,
 ) -> np.ndarray:
-    """Make independent random crops and flips of an RGB image (NonLing-CSE).
-
-    Args:
-        image: Image in mode RGB.
-        n_views: Number of views, V.
-        size: Height and width of a view in pixels.
-        rng: Source of all randomness.
-        scale: Smallest and largest area of a crop, as a share of the image.
-        flip: Probability of a horizontal flip.
-
-    Returns:
-        Views, uint8 (V, 3, size, size).
-    """
+    """Make independent random crops and flips of an RGB image (NonLing-CSE), uint8 (V, 3, size, size)."""
     views = np.empty((n_views, 3, size, size), np.uint8)
     for view in views:
         crop = random_resized_crop(image, size, rng, scale)

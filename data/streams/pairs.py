@@ -41,17 +41,13 @@ def words(name: str) -> str:
 
 
 def class_name_mismatch(named: Sequence[str], given: Sequence[str]) -> str | None:
-    """Compare class names with the names in the shards.
+    """Describe a different number of class names than in the shards, or equal names in a different order; otherwise None.
 
-    A different number of names, or equal names in a different order, are a mismatch; different words are not. Underscores
-    are read as blanks, and case is ignored.
+    Underscores are read as blanks, and case is ignored.
 
     Args:
         named: Names of the classes 0, 1, ... in the shards. If empty, nothing is a mismatch.
         given: Names of the classes 0, 1, ... in the settings.
-
-    Returns:
-        Description of the mismatch, or None.
     """
     ours, theirs = ([words(name) for name in names] for names in (given, named))
     if theirs and len(ours) != len(theirs):
@@ -72,8 +68,7 @@ def class_name_mismatch(named: Sequence[str], given: Sequence[str]) -> str | Non
 class CaptionedStream(StreamConfig):
     """Samples of one item and one text, which is a caption or made from the class of the sample by a template.
 
-    A sample with several captions has a random one in every epoch. The draw depends on the seed, the stream, the epoch and
-    the sample, so a run can be repeated and resumed exactly.
+    A sample with several captions has a random one in every epoch.
     """
 
     captions: Literal["random", "first"] = "random"
@@ -127,18 +122,7 @@ class CaptionedStream(StreamConfig):
 
     @abstractmethod
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """Decode one view of the image or audio clip of a sample.
-
-        Args:
-            sample: Fields of the sample as bytes.
-            rng: Source of all randomness.
-
-        Returns:
-            Arrays by name, each (1, ...).
-
-        Raises:
-            DecodeError: If the item is bad.
-        """
+        """Decode one view of the image or audio clip of a sample: arrays (1, ...) by name; see `row`."""
 
     def _caption(self, sample: RawSample, rng: np.random.Generator) -> str:
         if not self.templates:

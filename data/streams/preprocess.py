@@ -1,9 +1,8 @@
 """Preprocessing of images and audio for a tower, shared by training and evaluation.
 
 ``prepare_images(items, **ImageInput)`` and ``prepare_sounds(items, **AudioInput)`` are the complete preprocessing without
-randomness (`data/streams/inputs.py` documents the settings). Streams combine the other functions.
-
-Reading tasks import this module, so functions import slow packages only when they are called.
+randomness (`data/streams/inputs.py` documents the settings). Streams combine the other functions. Reading tasks import
+this module, so functions import slow packages only when they are called.
 """
 
 from __future__ import annotations
@@ -40,16 +39,13 @@ def constant(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) 
 def prepare_images(
     items: Sequence[np.ndarray | Image.Image], *, size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """Resize, centre-crop and normalise images for an image tower.
+    """Resize, centre-crop and normalise images for an image tower, to float32 (N, 3, size, size) on the CPU.
 
     Args:
         items: N images, as PIL images or uint8 RGB arrays (H, W, 3).
         size: Height and width of the result in pixels.
         mean: Mean of each channel, (3,).
         std: Standard deviation of each channel, (3,).
-
-    Returns:
-        float32 (N, 3, size, size) on the CPU.
 
     Raises:
         ValueError: If an array is not such an image.
@@ -89,12 +85,9 @@ def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
     """Subtract the mean and divide by the standard deviation of each channel.
 
     Args:
-        image: (..., 3, H, W), uint8 (0 to 255) or float (0 to 1).
+        image: (..., 3, H, W), uint8 (0 to 255) or float (0 to 1); the result is float32, or of the type of a float image.
         mean: Mean of each channel in 0 to 1, (3,).
         std: Standard deviation of each channel, (3,).
-
-    Returns:
-        (..., 3, H, W), float32 or the type of a float image.
     """
     import torch
 
@@ -109,7 +102,7 @@ def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 
 
 def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, seconds: float, **settings: Any) -> Tensor:
-    """Resample audio and compute the spectrograms for an audio tower, as the feature extractors of exports do.
+    """Resample audio and compute the spectrograms for an audio tower, float32 (N, frames, bins) on the CPU.
 
     Waveforms have 16 bits in between, as in training. Longer audio is cut to the middle part (`clap`) or the first part
     (`kaldi`). Shorter audio is repeated and padded (`clap`), or its frames are padded with zeros (`kaldi`).
@@ -119,9 +112,6 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, second
         rate: Sampling rate of the tower in Hz.
         seconds: Length of a clip of the tower in seconds.
         **settings: Other settings of `AudioInput`.
-
-    Returns:
-        float32 (N, frames, bins) on the CPU.
 
     Raises:
         ValueError: If a clip is empty, is not (T,), or contains values that are infinite or NaN.
@@ -154,7 +144,7 @@ def crop_or_pad(
     cut: Literal["start", "center"] | np.random.Generator = "start",
     pad: Literal["silence", "repeat"] = "silence",
 ) -> np.ndarray:
-    """Cut or pad a waveform to a fixed length.
+    """Cut or pad a waveform to a fixed length, int16 (1, samples).
 
     Args:
         wave: (T,), float of full scale -1 to 1, or int16.
@@ -162,9 +152,6 @@ def crop_or_pad(
         cut: Part of a longer waveform that is kept; a Generator draws it.
         pad: Padding of a shorter waveform. "silence": zeros. "repeat": as many complete copies of the waveform as fit, then
             zeros (CLAP's "repeatpad"; Zhao et al. 2023). An empty waveform becomes zeros either way.
-
-    Returns:
-        int16 (1, samples).
     """
     excess = max(0, len(wave) - samples)
     if isinstance(cut, np.random.Generator):
@@ -204,7 +191,7 @@ def log_mel(
     frames: int | None = None,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Compute log-mel spectrograms in float32.
+    """Compute log-mel spectrograms in float32, (B, V, frames, bins).
 
     `kaldi` is the filter bank of SSAST and AST (NonLing-CSE): the waveform minus its mean, frames of 25 ms every 10 ms
     without padding at the edges (snip_edges), each minus its mean, pre-emphasis 0.97, symmetric Hann window, power spectrum,
@@ -224,12 +211,6 @@ def log_mel(
         frames: Number of frames of the result: the first frames, or all frames and then zeros. If None, all frames.
         lengths: Number of samples of each waveform without padding, (B,), for `kaldi`: frames that contain padding are
             zeros. If None, padding is treated as audio.
-
-    Returns:
-        float32 (B, V, frames, bins).
-
-    Raises:
-        ValueError: If a mel filter is empty (see `mel_filters`).
     """
     import torch
 
@@ -238,7 +219,7 @@ def log_mel(
     window, hop = window_and_hop(rate) if kaldi else (n_fft, hop)
     if frames is None:
         frames = max(0, (waveform.shape[-1] - window) // hop + 1) if kaldi else waveform.shape[-1] // hop + 1
-    wave = without_mean(full_scale(waveform), lengths)[..., : samples_for(rate, frames)] if kaldi else waveform
+    wave = _without_mean(_full_scale(waveform), lengths)[..., : samples_for(rate, frames)] if kaldi else waveform
     result = torch.zeros(*wave.shape[:2], frames, bins, device=wave.device)
     if kaldi and wave.shape[-1] < window:
         return result
@@ -252,7 +233,7 @@ def log_mel(
             frame = frame - frame.mean(-1, keepdim=True)
             frame = frame - 0.97 * torch.cat([frame[..., :1], frame[..., :-1]], -1)
         else:
-            padded = torch.nn.functional.pad(full_scale(part), (n_fft // 2, (n_fft + 1) // 2), mode="reflect")
+            padded = torch.nn.functional.pad(_full_scale(part), (n_fft // 2, (n_fft + 1) // 2), mode="reflect")
             frame = padded.unfold(-1, window, hop)[..., :frames, :]
         power = torch.view_as_real(torch.fft.rfft(frame * taper, 2 * len(filters) - 2 if kaldi else n_fft)).square().sum(-1)
         with torch.autocast(wave.device.type, enabled=False):  # half precision is too coarse for mel energies
@@ -275,21 +256,19 @@ def mel_filters(
     high_hz: float = 14000.0,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Compute the triangular filters of `log_mel`.
+    """Compute the triangular filters of `log_mel`, float32 (fft / 2 + 1, bins); callers must not write to the cached result.
 
     The filters of `kaldi` are triangles in mel from 20 Hz to rate / 2; `clap` has Slaney's filters with their normalisation.
+    The other arguments are those of `log_mel`.
 
     Args:
         rate: Sampling rate in Hz.
         bins: Number of mel filters.
         features: `kaldi` or `clap`.
-        n_fft: Length of a window in samples, for `clap`.
-        low_hz: Lower edge of the first filter in Hz, for `clap`.
-        high_hz: Upper edge of the last filter in Hz, for `clap`.
+        n_fft: As in `log_mel`.
+        low_hz: As in `log_mel`.
+        high_hz: As in `log_mel`.
         device: Device of the result. If None, the CPU.
-
-    Returns:
-        float32 (fft / 2 + 1, bins); it is cached, so callers must not write to it.
 
     Raises:
         ValueError: If the edges are outside 0 to rate / 2, or a filter is between two frequencies of the Fourier transform
@@ -328,21 +307,13 @@ def mel_filters(
     return torch.from_numpy(filters.astype(np.float32)).to(device or "cpu")
 
 
-def full_scale(waveform: Tensor) -> Tensor:
+def _full_scale(waveform: Tensor) -> Tensor:
     """Return samples as float of full scale -1 to 1; int16 is divided by 32768."""
     return waveform.float() if waveform.is_floating_point() else waveform.float() / 32768
 
 
-def without_mean(wave: Tensor, lengths: Tensor | None) -> Tensor:
-    """Subtract the mean from waveforms.
-
-    Args:
-        wave: (B, V, T), float.
-        lengths: Number of samples of each waveform without padding, (B,). If None, there is no padding.
-
-    Returns:
-        (B, V, T); the padding stays 0.
-    """
+def _without_mean(wave: Tensor, lengths: Tensor | None) -> Tensor:
+    """Subtract the mean from waveforms (B, V, T); padding after `lengths` (B,) samples stays 0."""
     import torch
 
     if lengths is None:

@@ -83,11 +83,7 @@ class LexiconTextStream(TextStream):
         self.open_lexicon()
 
     def open_lexicon(self) -> Lexicon:
-        """Open the lexicon, once per process.
-
-        Raises:
-            ValueError: If the lexicon does not exist. It is not a DataError, so that no sample is skipped for it.
-        """
+        """Open the lexicon, once per process. Its error is a ValueError and no DataError, so that no sample is skipped."""
         from multicse.data.wordnet import open_lexicon
 
         try:
@@ -97,10 +93,7 @@ class LexiconTextStream(TextStream):
 
 
 class EDATextStream(LexiconTextStream):
-    """Sentences, each as two independent EDA views (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
-
-    The views depend on the seed, the epoch and the sample only.
-    """
+    """Sentences, each as two independent EDA views (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L)."""
 
     kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # discriminator of the union
     """Kind of the stream; it cannot be changed."""

@@ -3,7 +3,6 @@
 The paper replaces a random token. The released preparation replaces the first occurrence of a random adjective of a long
 sentence, by any lemma of any of its meanings and any antonym. This module replaces the occurrence that was drawn, and
 changes nothing else: neither spacing nor punctuation, nor an article before the word ("an old man" -> "an young man").
-Reading tasks make the triplets, so this module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from multicse.data.streams.text import LexiconTextStream
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from multicse.data.wordnet import Pos
 
 Span = tuple[int, int]
 """First character and the character after the last."""
@@ -96,8 +97,6 @@ class TripletTextStream(LexiconTextStream):
     ``input_ids``, ``attention_mask`` and ``word_mask`` are (B, 3, L); ``word_mask`` is 1 at the sub-tokens of the replaced
     word. ``candidate``, bool (B,), is True if a word was replaced and has tokens in all three views. Otherwise the sentence
     had no candidate, or its word was cut off at `max_length`, and the three views are equal.
-
-    Triplets depend on the seed, the epoch and the sample only.
     """
 
     kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # discriminator of the union
@@ -137,7 +136,8 @@ class TripletTextStream(LexiconTextStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the three texts and ``spans``, int32 (3, 2), of the replaced word."""
         text = self.sentences(sample)[0]
-        lexicon, pos = self.open_lexicon(), "a" if self.choose == "adjective" else None
+        lexicon = self.open_lexicon()
+        pos: Pos | None = "a" if self.choose == "adjective" else None
 
         def find(word: str) -> tuple[Sequence[str], Sequence[str]] | None:
             alike, opposite = lexicon.replacements(word, pos)

@@ -26,8 +26,7 @@ import numpy as np
 import scipy  # its subpackages are imported lazily
 
 from multicse.data.errors import DecodeError
-from multicse.data.text_files import read_cells, read_lines, read_rows
-from multicse.data.texts import text_of
+from multicse.data.text_files import read_cells, read_lines, read_rows, text_of
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from multicse.data.errors import DataError
 from multicse.data.order import permutation, seed_of
 from multicse.data.pack import named_rows, table_rows, text_lines
 from multicse.data.shard_writer import UnpackedSample
-from multicse.data.text_files import read_cells, read_lines, read_rows
-from multicse.data.texts import text_of
+from multicse.data.text_files import read_cells, read_lines, read_rows, text_of
 from multicse.reproduction.downloads import Content
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 
 from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.stream import Reader
+from multicse.data.streams.base import StreamConfig, Tokenize
 from multicse.pipelines import pack
 
 LINES = [f"Sentence number {i} is about things." for i in range(25)]
@@ -55,6 +58,17 @@ def letters(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
     longest = max(map(len, texts))
     ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
     return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": ids * 0}
+
+
+def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
+    """A tokenizer with which texts of any lengths can be joined: one token a text."""
+    return {"input_ids": torch.tensor([[len(text)] for text in texts])}
+
+
+def reader(config: StreamConfig, tokenize: Tokenize | None = letters, batches: int = 20, **more: Any) -> Reader:
+    """A stream of one worker, read in this process from its start."""
+    settings = {"seed": 5, "rank": 0, "world_size": 1, "start": {}, "inline": True, **more}
+    return Reader(config, "x", config.open(), tokenize=tokenize, batches=batches, **settings)
 
 
 def spelt(ids: torch.Tensor) -> list[str]:

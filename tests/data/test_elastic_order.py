@@ -12,34 +12,30 @@ from torch import Tensor
 
 from multicse.data.errors import DataError
 from multicse.data.order import segment_count
-from multicse.data.stream import Reader
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
+from tests.data.packing import lengths, reader
 from tests.small import add, write_images, write_sounds, write_text
 
 STEPS = 12
 Batches = list[tuple[list[str], dict[str, Tensor]]]
 
 
-def lengths(texts: list[str], max_length: int = 32) -> dict[str, Tensor]:
-    return {"input_ids": torch.tensor([[len(text)] for text in texts])}
-
-
 def train(config: StreamConfig, *phases: tuple[int, int]) -> tuple[Batches, dict[int, int]]:
     """Return the global batches, and the final position, of phases with (workers, steps)."""
-    shards, found, at = config.open(), Batches(), dict[int, int]()
+    found, at = Batches(), dict[int, int]()
     for workers, steps in phases:
-        where: dict[str, Any] = {"world_size": workers, "tokenize": lengths, "start": at, "step": len(found)}
-        readers = [Reader(config, "x", shards, 5, rank, batches=steps, inline=True, **where) for rank in range(workers)]
+        where: dict[str, Any] = {"batches": steps, "world_size": workers, "start": at, "step": len(found)}
+        readers = [reader(config, lengths, rank=rank, **where) for rank in range(workers)]
         for _ in range(steps):
-            parts = [reader.on_device(next(reader)) for reader in readers]
+            parts = [one.on_device(next(one)) for one in readers]
             tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0].tensors}
             found.append(([key for part in parts for key in part.keys], tensors))
-        at = {segment: after for reader in readers for segment, after in reader.position.items()}
-        for reader in readers:
-            reader.close()
+        at = {segment: after for one in readers for segment, after in one.position.items()}
+        for one in readers:
+            one.close()
     return found, at
 
 
@@ -88,25 +84,18 @@ def test_workers_share_the_same_global_batches(kind: Any, tmp_path: Path) -> Non
             assert all(torch.equal(tensors[name], others[name]) for name in tensors)  # views, bit for bit
 
 
-def test_every_batch_contains_equally_many_samples_of_each_segment(tmp_path: Path) -> None:
-    """In file order, the segments of 80 samples are 0 to 9, 10 to 19 and so on."""
-    config = TextStream(shards=write_text(tmp_path, (80,)), batch_size=16, shuffle=False)
-    numbers = [[int(key[-4:]) for key in keys] for keys, _ in train(config, (4, 5))[0]]
-    assert numbers == [[10 * s + 2 * step + i for s in range(8) for i in range(2)] for step in range(5)]
-
-
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_read_through_ray(tmp_path: Path) -> None:
     config = images_with_bad_samples(tmp_path)
     expected, end = train(config, (1, STEPS))
-    readers = [Reader(config, "x", config.open(), 5, rank, 2, None, {}, STEPS) for rank in range(2)]
+    readers = [reader(config, None, STEPS, rank=rank, world_size=2, inline=False) for rank in range(2)]
     for keys, tensors in expected:
-        parts = [reader.on_device(next(reader)) for reader in readers]
+        parts = [one.on_device(next(one)) for one in readers]
         assert [key for part in parts for key in part.keys] == keys
         assert torch.equal(torch.cat([part["image"] for part in parts]), tensors["image"])
     assert {**readers[0].position, **readers[1].position} == end
-    for reader in readers:
-        reader.close()
+    for one in readers:
+        one.close()
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ import numpy as np
 import psutil
 import pytest
 import ray.cloudpickle
-import torch
 
 from multicse.data import executor
 from multicse.data.shards import RawSample
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
+from tests.data.packing import lengths, reader
 from tests.small import write_text
 
 
@@ -38,13 +38,8 @@ class CountedText(TextStream):
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
 
 
-def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.tensor([[len(text)] for text in texts])}
-
-
 def make(config: TextStream, **more: Any) -> Reader:
-    settings: dict[str, Any] = {"seed": 5, "rank": 0, "world_size": 1, "start": {}, "batches": 400, **more}
-    return Reader(config, "x", config.open(), tokenize=lengths, **settings)
+    return reader(config, lengths, **{"batches": 400, "inline": False, **more})
 
 
 def actor_process() -> psutil.Process:
@@ -66,8 +61,8 @@ def steady_count(path: Path) -> int:
 def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) -> None:
     shards = write_text(tmp_path, (300, 300))
     config = CountedText(shards=shards, batch_size=10, window=20, read_ahead=3, count=str(tmp_path / "count"))
-    reader = make(config)  # 4,000 samples: 200 windows
-    next(reader)
+    stream = make(config)  # 4,000 samples: 200 windows
+    next(stream)
     read = steady_count(tmp_path / "count")
     # The read-ahead, the window that the trainer is at, and one each in the hands of the actor and of the reader's thread.
     assert 20 * 3 <= read <= 20 * (3 + 3)
@@ -76,9 +71,9 @@ def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) ->
     time.sleep(5)
     assert sum(process.cpu_times()[:2]) - before < 5 * 0.05  # Ray's own threads of any process included
     for _ in range(20):
-        next(reader)
+        next(stream)
     assert steady_count(tmp_path / "count") - read >= 20 * 8  # it reads again when windows are taken
-    reader.close()
+    stream.close()
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -86,9 +81,9 @@ def test_a_closed_stream_is_not_read_to_its_end(tmp_path: Path) -> None:
     count = tmp_path / "count"
     config = CountedText(shards=write_text(tmp_path, (300,)), batch_size=10, window=20, read_ahead=3, count=str(count))
     with executor.started():  # the actor lives on
-        reader = make(config)
-        next(reader)
-        reader.close()
+        stream = make(config)
+        next(stream)
+        stream.close()
         assert steady_count(count) <= 20 * (3 + 5)  # of 4,000
 
 
@@ -96,10 +91,10 @@ def test_a_closed_stream_is_not_read_to_its_end(tmp_path: Path) -> None:
 def test_more_tasks_read_while_the_trainer_waits(tmp_path: Path) -> None:
     count = tmp_path / "count"
     config = CountedText(shards=write_text(tmp_path, (300,)), batch_size=10, window=20, count=str(count), seconds=0.02)
-    reader, end = make(config), time.monotonic() + 60
+    stream, end = make(config), time.monotonic() + 60
     while len(set(count.read_text().split()) if count.exists() else ()) < 2 and time.monotonic() < end:
-        next(reader)
-    reader.close()
+        next(stream)
+    stream.close()
     assert time.monotonic() < end, "one process read everything, though training waited for it"
 
 

@@ -24,9 +24,9 @@ from multicse.data.errors import DataError
 from multicse.data.remote import StoreError
 from multicse.data.shard_urls import checksum
 from multicse.data.shards import ShardSet, read
-from multicse.data.stream import Reader
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.text import TextStream
+from tests.data.packing import reader
 from tests.small import WORDS, write_sounds, write_text
 
 
@@ -73,7 +73,7 @@ def hashes(texts: list[str]) -> dict[str, torch.Tensor]:
 
 def stream(shards: str, count: int = 10) -> list[int]:
     config = TextStream(shards=shards, columns=("sentence",) if ".parquet" in shards else ("txt",), batch_size=8, window=16)
-    found = Reader(config, "x", config.open(), 5, 0, 1, hashes, {}, count, inline=True)
+    found = reader(config, hashes, count)
     return [number for _ in range(count) for number in next(found)["input_ids"].flatten().tolist()]
 
 
@@ -156,6 +156,5 @@ def test_a_store_that_does_not_answer_is_no_bad_sample(tmp_path: Path, monkeypat
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.9}
     config = AudioStream(shards=write_sounds(tmp_path), batch_size=4, frames=32, mixup_probability=1, **skip)
     monkeypatch.setattr(ShardSet, "sample", away)
-    found = Reader(config, "x", config.open(), 5, 0, 1, None, {}, 1, inline=True)
     with pytest.raises(StoreError, match="503"):
-        next(found)
+        next(reader(config, None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import io
 import json
 import lzma
 import os
@@ -26,15 +25,14 @@ from multicse.data.remote import call_storage
 from multicse.data.shard_urls import expand
 from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read, scan
 from multicse.data.streams.image import ImageStream
+from tests.small import add
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=form) as tar:
         for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+            add(tar, name, data)
     return str(path)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -24,18 +23,8 @@ from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from multicse.data.window import Chunk, Skipped, batches, generators
-from tests.small import add, write_images, write_text
-
-
-def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
-    ids = [[len(word) for word in text.split()] for text in texts]
-    longest = max(map(len, ids))
-    return {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in ids])}
-
-
-def reader(config: TextStream | ImageStream, rank: int = 0, world: int = 1, **more: Any) -> Reader:
-    settings = {"batches": 20, "start": {}, **more}
-    return Reader(config, "x", config.open(), seed=5, rank=rank, world_size=world, tokenize=words, **settings)
+from tests.data.packing import lengths, letters, reader, spelt
+from tests.small import write_images, write_tar, write_text
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +41,7 @@ def keys(found: Reader, count: int) -> list[str]:
 def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     shards = ShardSet.open(text.shards)
     counts = [s.samples for s in shards.shards]
-    got = keys(reader(text, inline=True), 20)  # two epochs of 80
+    got = keys(reader(text), 20)  # two epochs of 80
     names = [Path(s.url).stem for s in shards.shards]
     plans = [windows(counts, seed=5, stream="x", segment=s, segments=8, window=2, samples=20) for s in range(8)]
     picks = [[pick for window in plan for pick in window.sample_indices] for plan in plans]
@@ -61,22 +50,11 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_ray_and_inline_give_equal_batches(text: TextStream) -> None:
-    through_ray, plain = reader(text), reader(text, inline=True)
-    for _ in range(20):
-        a, b = next(through_ray), next(plain)
-        assert a.keys == b.keys and torch.equal(a["input_ids"], b["input_ids"])
-        assert through_ray.position == plain.position
-    through_ray.close()
-    plain.close()
-
-
-@pytest.mark.usefixtures("local_ray")
 def test_image_views_do_not_depend_on_where_the_stream_starts(tmp_path: Path) -> None:
     config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
-    whole = reader(config, inline=True)
+    whole = reader(config)
     batches = [next(whole) for _ in range(9)]  # well into the second epoch
-    late = reader(config, start={0: 12, 1: 12}, step=4)  # from batch 4, in the middle of a window
+    late = reader(config, start={0: 12, 1: 12}, step=4, inline=False)  # from batch 4, in the middle of a window
     for expected in batches[4:]:
         found = next(late)
         assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
@@ -137,9 +115,9 @@ def pretended_gpu() -> Iterator[list[tuple[Any, ...]]]:
 
 
 def test_the_next_batch_is_copied_to_a_gpu_while_one_is_used(text: TextStream) -> None:
-    plain = reader(text, inline=True)
+    plain = reader(text, lengths)
     with pretended_gpu() as calls:
-        found = reader(text, inline=True, batches=3, device=torch.device("cuda", 1))
+        found = reader(text, lengths, 3, device=torch.device("cuda", 1))
         pinned, deadline = [("pin", "stream-x")] * 3, time.monotonic() + 60
         while len(calls) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)  # the thread pins the third batch when the first two are ready
@@ -159,14 +137,14 @@ def test_the_next_batch_is_copied_to_a_gpu_while_one_is_used(text: TextStream) -
 def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> None:
     seen: list[str] = []
 
-    def once(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
+    def once(texts: list[str]) -> dict[str, torch.Tensor]:
         seen.extend(texts)
         if len(seen) > 8:
             raise DataError("the second batch")
-        return words(texts)
+        return letters(texts)
 
     with pretended_gpu():
-        found = Reader(text, "x", text.open(), 5, 0, 1, once, {}, 3, inline=True, device=torch.device("cuda"))
+        found = reader(text, once, 3, device=torch.device("cuda"))
         found._thread.join(60)
         assert len(next(found)) == 8
         with pytest.raises(DataError, match="the second batch"):
@@ -205,9 +183,7 @@ def test_a_block_is_read_without_a_copy() -> None:
 def test_a_batch_within_a_task_is_not_copied(text: TextStream) -> None:
     """With one segment, tasks end at 32 and 48, so the batches from 28 and from 44 span two; with eight, none does."""
     for segments, expected in ((1, [True, True, True, False, True, False]), (8, [True] * 6)):
-        found = reader(
-            text.model_copy(update={"segments": segments}), start=dict.fromkeys(range(8), 4 // segments), inline=True
-        )
+        found = reader(text.model_copy(update={"segments": segments}), start=dict.fromkeys(range(8), 4 // segments))
         parts = [c for task in found._plan(found.start, found.segments, 48 // segments) for c in found._reader.chunks(task)]
         batched = islice(batches(parts, found.segments, 8 // segments), 6)
         same = [any(np.shares_memory(b.columns["_next"], part.columns["_next"]) for part in parts) for b in batched]
@@ -215,18 +191,9 @@ def test_a_batch_within_a_task_is_not_copied(text: TextStream) -> None:
         found.close()
 
 
-def broken(folder: Path, bad: int, good: int = 40) -> str:
-    write_images(folder, good)
-    with tarfile.open(folder / "image-train-000000.tar", "a") as tar:
-        for i in range(bad):
-            add(tar, f"bad{i}.png", b"no picture")
-            add(tar, f"bad{i}.cls", b"0")
-    return str(folder)
-
-
 def test_the_first_samples_only(text: TextStream) -> None:
     """Every epoch has 33 samples of the first shard and 7 of the second."""
-    got = keys(reader(text.model_copy(update={"first": 40}), inline=True), 10)
+    got = keys(reader(text.model_copy(update={"first": 40})), 10)
     expected = {
         f"text-train-00000{shard}/{shard}-{index:04d}" for shard, count in ((0, 33), (1, 7)) for index in range(count)
     }
@@ -235,75 +202,29 @@ def test_the_first_samples_only(text: TextStream) -> None:
         text.model_copy(update={"first": 81}).open()
 
 
-def test_a_bad_sample_stops_the_run_by_name(tmp_path: Path) -> None:
-    config = ImageStream(shards=broken(tmp_path, 1), batch_size=41, size=8)
-    with pytest.raises(DataError, match=r"stream 'x'.*bad0.*on_bad_sample"):
-        next(reader(config, inline=True))
-
-
-def test_skipped_samples_are_counted_and_replaced(tmp_path: Path) -> None:
-    config = ImageStream(
-        shards=broken(tmp_path, 3), batch_size=10, size=8, window=8, on_bad_sample="skip", max_skipped_share=0.2
-    )
-    found = reader(config, inline=True, batches=8)
-    batches = [next(found) for _ in range(8)]
-    assert all(len(batch) == 10 and not any("bad" in key for key in batch.keys) for batch in batches)
-    lost = [key for key, _ in found.skipped]
-    assert sum(found.position.values()) == 80 + len(lost) and 3 <= len(lost) <= 6 and all("bad" in key for key in lost)
-    found.close()
-
-
-def test_more_is_skipped_than_a_plan_allows_for(tmp_path: Path) -> None:
-    """The first plan has 17 windows for 50 good samples, and 28 are bad; the second plan continues after it."""
-    settings: dict[str, Any] = {
-        "window": 4,
-        "segments": 1,
-        "shuffle": False,
-        "on_bad_sample": "skip",
-        "max_skipped_share": 0.6,
-    }
-    config = ImageStream(shards=broken(tmp_path, 40), batch_size=10, size=8, **settings)
-    with patch.object(Reader, "_plan", autospec=True, side_effect=Reader._plan) as plan:
-        found = reader(config, inline=True, batches=5)
-        got = keys(found, 5)
-    assert got == [*got[:40], *got[:10]] and len(set(got)) == 40 and (found.position, found.lost) == ({0: 90}, 40)
-    assert [call.args[1][0] for call in plan.call_args_list] == [0, 68]
-
-
 def test_if_all_samples_are_bad_the_reason_is_reported(tmp_path: Path) -> None:
-    config = ImageStream(shards=broken(tmp_path, 12, good=0), batch_size=4, size=8, window=8, on_bad_sample="skip")
+    shards = write_tar(tmp_path / "x.tar", ((f"bad{i}.png", b"no image") for i in range(12)))
+    config = ImageStream(shards=shards, label=None, batch_size=4, size=8, window=8, on_bad_sample="skip")
     with pytest.raises(DataError, match=r"stream 'x'.*bad\d+"):
-        next(reader(config, inline=True))
+        next(reader(config))
 
 
 def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:
-        for i in range(8):
-            row = {"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c"}
-            add(tar, f"{i}.json", json.dumps(row).encode())
-    config = TextStream(
-        shards=str(tmp_path), columns=("sent0", "sent1", "hard_neg"), batch_size=4, segments=1, shuffle=False
-    )
-    batch = next(reader(config, inline=True))
-    assert batch["input_ids"].shape == (4, 3, 3)
-    np.testing.assert_array_equal(batch["input_ids"][0], [[1, 1, 0], [1, 1, 6], [1, 0, 0]])
-    with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:  # with an empty contradiction
-        for i in range(4):
-            add(tar, f"{i}.json", json.dumps({"sent0": "a", "sent1": "b", "hard_neg": ""}).encode())
+    """An empty text is an error, or as in the released code of SimCSE one blank."""
+    rows = [{"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c" if i < 4 else ""} for i in range(8)]
+    shards = write_tar(tmp_path / "nli.tar", ((f"{i}.json", json.dumps(row).encode()) for i, row in enumerate(rows)))
+    settings: dict[str, Any] = {"shards": shards, "batch_size": 4, "segments": 1, "shuffle": False}
+    config = TextStream(columns=("sent0", "sent1", "hard_neg"), **settings)
+    found = reader(config)
+    batch = next(found)
+    assert batch["input_ids"].shape == (4, 3, 10) and spelt(batch["input_ids"][0]) == ["a 0", "b 0 longer", "c"]
     with pytest.raises(DataError, match="'hard_neg' is empty"):
-        next(reader(config, inline=True))
-    texts: list[str] = []
-
-    def heard(found: list[str]) -> dict[str, torch.Tensor]:
-        texts.extend(found)
-        return words(["a"] * len(found))
-
-    kept = config.model_copy(update={"keep_empty": True})
-    next(Reader(kept, "x", kept.open(), 5, 0, 1, heard, {}, 1, inline=True))
-    assert texts[:3] == ["a", "b", " "]  # released SimCSE: one blank
-    wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
+        next(found)
+    kept = reader(config.model_copy(update={"keep_empty": True}))
+    next(kept)
+    assert spelt(next(kept)["input_ids"][0]) == ["a 4", "b 4 longer", " "]
     with pytest.raises(DataError, match="sent2"):
-        next(reader(wrong, inline=True))
+        next(reader(config.model_copy(update={"columns": ("sent0", "sent2")})))
 
 
 def test_a_seed_alone_decides_what_its_generator_draws() -> None:

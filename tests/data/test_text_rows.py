@@ -30,13 +30,6 @@ def test_rows_have_their_columns_in_any_order(tmp_path: Path) -> None:
     assert len(list(read_rows(path, ("a",), ("text", "b")))) == 3
 
 
-def test_quoted_cells_hold_delimiters_and_lines(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text('a,b\n"x, ""y""\nz",1\n\n"",2\n')
-    rows = [(3, {"a": 'x, "y"\nz', "b": "1"}), (5, {"a": "", "b": "2"})]
-    assert list(read_rows(path, ("a",))) == rows
-
-
 PACKED = gzip.compress("".join(f"{i}\tsome line\n" for i in range(99)).encode())
 
 

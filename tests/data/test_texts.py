@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from multicse.data import limits
-from multicse.data.errors import DataError, DecodeError
-from multicse.data.pack import table_rows, text_lines
+from multicse.data.errors import DecodeError
+from multicse.data.pack import table_rows
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
-from multicse.data.streams.text import TextStream
-from multicse.data.texts import text_of
+from multicse.data.text_files import text_of
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.sts import PairTask, hub_pairs
 
@@ -57,31 +54,6 @@ def test_texts(value: Any, text: str) -> None:
 def test_no_texts(value: Any, said: str) -> None:
     with pytest.raises(DecodeError, match=rf"^here.*{said}"):
         text_of(value, "here")
-
-
-@pytest.mark.parametrize("value", [text for text, _ in NO_TEXTS if text != {"a": 1}], ids=lambda value: repr(value)[:20])
-def test_what_a_stream_refuses_packing_refuses(value: Any, tmp_path: Path) -> None:
-    """With file, row and column; the other texts of the table are fine."""
-    if value in ("\ud800", True, float("inf")) or isinstance(value, list):
-        path = tmp_path / "x.jsonl"
-        path.write_text("".join(f"{json.dumps({'body': text, 'n': 1})}\n" for text in ("fine", value)))
-    else:
-        path = tmp_path / "x.parquet"
-        pq.write_table(pa.table({"body": pa.array([type(value)(), value]), "n": [1, 2]}), path)
-    with pytest.raises(DataError, match=rf"x\.{path.suffix[1:]}, (row|line) [12]\b"):
-        list(table_rows(path, ["body"], keep_empty=True))
-    if value == "\ud800":  # not possible in a table
-        sample: Any = RawSample("k", "s", {"json": json.dumps({"body": value}).encode()})
-    else:
-        sample = ShardSet.open(str(path)).sample(1)
-    with pytest.raises(DecodeError):
-        TextStream(shards="", columns=("body",)).row(sample, np.random.default_rng(0))
-
-
-def test_a_line_that_a_stream_refuses_is_not_packed(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_bytes(b"fine\nwith a\0zero\n")
-    with pytest.raises(DataError, match=r"x\.txt, line 2 contains .* zero byte"):
-        list(text_lines([tmp_path / "x.txt"]))
 
 
 def test_missing_values_and_numbers_of_classes(tmp_path: Path) -> None:

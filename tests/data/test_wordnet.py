@@ -51,9 +51,6 @@ def test_parts_of_speech_in_the_order_of_use(written: Lexicon) -> None:
     assert written.synonyms("quick") == ["speedy", "alive", "core"]  # 35 times an adjective, once a noun
     assert written.synonyms("quick", "n") == ["core"]
     assert written.replacements("Quick", None) == (["Speedy", "Alive"], ["Dead", "Slow"])  # without the rare noun
-    with pytest.raises(ValueError, match="pos='x'"):
-        written.synonyms("quick", "x")
-    assert written.synonyms("quick", "s") == written.synonyms("quick", "a")
 
 
 @pytest.mark.parametrize("variable", ["WNSEARCHDIR", "WNHOME", None])
@@ -99,7 +96,7 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
         ("iPhone", None, [], []),
     ],
 )
-def test_small_table(small: Lexicon, word: str, pos: str | None, synonyms: list[str], antonyms: list[str]) -> None:
+def test_small_table(small: Lexicon, word: str, pos: Pos | None, synonyms: list[str], antonyms: list[str]) -> None:
     assert small.replacements(word, pos) == (synonyms, antonyms)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from multicse.data.stream import Reader
 from multicse.data.streams.audio import AudioStream
+from tests.data.packing import reader
 from tests.small import add, sound
 
 COUNT, CLASSES = 300, 7
@@ -32,9 +32,9 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
     """The released data set draws from all its clips, including the clip itself; here a batch contains 4 of 300."""
     config = AudioStream(shards=shards, batch_size=4, window=4, rate=8000, frames=8, bins=8, mixup_probability=0.5)
-    found = Reader(config, "x", config.open(), 5, 0, 1, None, {}, 4 * COUNT // 4, inline=True)
+    found = reader(config, None, COUNT)
     shares, near, alone = [], 0, 0
-    for _ in range(4 * COUNT // 4):
+    for _ in range(COUNT):  # four epochs
         batch = next(found)
         own = [int(key.rpartition("/")[2]) for key in batch.keys]
         for i, wave, label in zip(own, batch["waveform"][:, 0], batch["label"].tolist(), strict=True):

@@ -56,15 +56,6 @@ def test_gray_16_bit_gray_and_cmyk() -> None:
     np.testing.assert_allclose(cmyk[4, 4], [255, 0, 0], atol=4)
 
 
-def test_exif_orientation_is_applied() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: rotate by 270 degrees to see it upright
-    found = decode.image(stored(smooth(40, 30), "JPEG", exif=exif, quality=95), key="a")
-    assert found.size == (30, 40)
-    expected = np.asarray(smooth(40, 30).rotate(-90, expand=True)).astype(int)
-    assert np.abs(np.asarray(found).astype(int) - expected).mean() < 3
-
-
 def chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from multicse.data.shards import ShardSet
-from multicse.data.stream import Reader
-from multicse.data.streams.eda import cached_synonyms, eda, replace_synonyms
+from multicse.data.streams.eda import _replace_synonyms, cached_synonyms, eda
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from multicse.data.wordnet import open_lexicon
-from tests.data.packing import letters, spelt
+from tests.data.packing import reader, spelt
 from tests.data.small_wordnet import write_wordnet
 from tests.small import add, write_text
 
@@ -48,7 +46,7 @@ def test_short_sentences_survive() -> None:
 
 def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple[str, ...]]]:
     """Return the views of each sample in every epoch."""
-    found = Reader(config, "text", ShardSet.open(config.shards), seed, 0, 1, letters, {}, count, inline=True)
+    found = reader(config, batches=count, seed=seed)
     seen: dict[str, list[tuple[str, ...]]] = {}
     for _ in range(count):
         batch = next(found)
@@ -62,7 +60,7 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
 def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
     """As in the released code, underscores of WordNet's lemmas become blanks."""
     lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
-    seen = {" ".join(replace_synonyms(["quick"], rng(seed), cached_synonyms(lexicon), 1)) for seed in range(40)}
+    seen = {" ".join(_replace_synonyms(["quick"], rng(seed), cached_synonyms(lexicon), 1)) for seed in range(40)}
     assert seen == {"speedy", "in no time", "alive", "core"}
 
 

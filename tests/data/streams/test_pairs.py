@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from multicse.data.shards import ShardSet
-from multicse.data.stream import Reader
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
 from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 from tests import small
-from tests.data.packing import letters, spelt
+from tests.data.packing import reader, spelt
 
 AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
 IMAGE = ImageInput(size=12)
@@ -48,15 +46,9 @@ def write(folder: Path, kind: str, count: int = 24) -> str:
     return small.write_tar(folder / "pairs-train-000000.tar", members)
 
 
-def reader(config: CaptionedStream, seed: int = 5, **more: Any) -> Reader:
-    shards = ShardSet.open(config.shards)
-    settings = {"batches": 40, "inline": True, "rank": 0, "world_size": 1, **more}
-    return Reader(config, "pairs", shards, seed=seed, tokenize=letters, start={}, **settings)
-
-
-def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:
+def seen(config: CaptionedStream, batches: int) -> list[tuple[str, str]]:
     """Return key and text of every sample."""
-    found = reader(config, **more)
+    found = reader(config, batches=batches)
     out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spelt(b["input_ids"]), strict=True)]
     found.close()
     return out

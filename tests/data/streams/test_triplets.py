@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shards import RawSample, ShardSet
-from multicse.data.stream import Reader
+from multicse.data.shards import RawSample
 from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet
 from multicse.data.wordnet import open_lexicon
+from tests.data.packing import reader
 from tests.small import write_tar, write_text
 
 TABLE = {
@@ -52,19 +52,12 @@ def stream(shards: str, **more: Any) -> TripletTextStream:
     return TripletTextStream(**{"shards": shards, "batch_size": 4, "window": 8, "lexicon": "small", **more})
 
 
-def reader(config: TripletTextStream, batches: int, inline: bool = True, **more: Any) -> Reader:
-    settings = {"seed": 5, "tokenize": letters, "start": {}, **more}
-    return Reader(
-        config, "text", ShardSet.open(config.shards), rank=0, world_size=1, batches=batches, inline=inline, **settings
-    )
-
-
 Views = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def views(config: TripletTextStream, batches: int, **more: Any) -> dict[str, list[Views]]:
     """Return the texts of each sample in every epoch, and the words that are marked in them."""
-    found, seen = reader(config, batches, **more), dict[str, list[Views]]()
+    found, seen = reader(config, letters, batches, **more), dict[str, list[Views]]()
     for _ in range(batches):
         batch = next(found)
         assert set(batch.tensors) == {"input_ids", "attention_mask", "word_mask", "candidate"}
@@ -125,7 +118,7 @@ def test_the_stream_has_three_views_of_one_sentence(tmp_path: Path) -> None:
 
 def test_sentences_without_a_candidate_are_skipped_and_counted(tmp_path: Path) -> None:
     config = stream(write(tmp_path, ["a big car", PLAIN, "qqq", "the old dog", "vvv"] * 8), batch_size=8)
-    found = reader(config, 8)
+    found = reader(config, letters, 8)
     for _ in range(8):  # four epochs of 16 usable sentences
         batch = next(found)
         assert batch["candidate"].all() and all(int(key[-4:]) % 5 in (0, 3) for key in batch.keys)
@@ -184,13 +177,13 @@ def test_limits_of_the_number_of_words(words: tuple[int, int] | None, fits: bool
 def test_a_stream_that_skips_most_samples_returns_all_planned_batches(tmp_path: Path, usable: int) -> None:
     lines = ["a big car" if number * 37 % 100 < usable else PLAIN for number in range(200)]
     config = stream(write(tmp_path, lines), batch_size=16, window=16)
-    found = reader(config, 12)
+    found = reader(config, letters, 12)
     got = [key for _ in range(12) for key in next(found).keys]
-    whole = reader(config.model_copy(update={"max_skipped_share": 0.99}), 1000)  # all of it in the first round
+    whole = reader(config.model_copy(update={"max_skipped_share": 0.99}), letters, 1000)  # all of it in the first round
     assert got == [key for _ in range(12) for key in next(whole).keys]
     assert found.position == whole.position and sum(found.position.values()) == len(got) + len(found.skipped)
     assert sorted(found.skipped) == sorted(whole.skipped)
-    late = reader(config, 4, start=found.position)
+    late = reader(config, letters, 4, start=found.position)
     assert next(late).keys == next(whole).keys
     for one in (found, whole, late):
         one.close()
@@ -199,7 +192,7 @@ def test_a_stream_that_skips_most_samples_returns_all_planned_batches(tmp_path: 
 def test_the_stream_stops_if_more_than_the_allowed_share_is_skipped(tmp_path: Path) -> None:
     """Four of five samples are skipped, and half of them are allowed."""
     config = stream(write(tmp_path, ["a big car", *[PLAIN] * 4] * 4), max_skipped_share=0.5)
-    found = reader(config, 30)
+    found = reader(config, letters, 30)
     with pytest.raises(DataError, match=r"max_skipped_share=0\.5"):
         for _ in range(30):
             next(found)

@@ -30,9 +30,9 @@ def test_random_resized_crop_is_crop_then_resize_away_from_the_border() -> None:
 @pytest.mark.parametrize("source", [(32, 32), (1, 1), (500, 3), (8, 8)])
 def test_image_views(source: tuple[int, int]) -> None:
     image = noise(*source)
-    found = views.image_views(image, 3, size=16, rng=rng(5))
+    found = views._image_views(image, 3, size=16, rng=rng(5))
     assert found.shape == (3, 3, 16, 16) and found.dtype == np.uint8 and found.flags.c_contiguous
-    np.testing.assert_array_equal(found, views.image_views(image, 3, size=16, rng=rng(5)))
+    np.testing.assert_array_equal(found, views._image_views(image, 3, size=16, rng=rng(5)))
     if source == (32, 32):
         assert (found[0] != found[1]).any()
-        assert (found != views.image_views(image, 3, size=16, rng=rng(6))).any()
+        assert (found != views._image_views(image, 3, size=16, rng=rng(6))).any()

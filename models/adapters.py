@@ -40,15 +40,7 @@ class LoRASettings(Settings):
 
 
 def add_adapters(model: nn.Module, settings: LoRASettings) -> None:
-    """Freeze a Hugging Face model and add randomly initialised adapters, whose output is zero at first.
-
-    Args:
-        model: Model that is changed.
-        settings: Settings of the adapters, with a rank.
-
-    Raises:
-        ValueError: If a target is not a linear layer of the model.
-    """
+    """Freeze a Hugging Face model and add randomly initialised adapters, whose output is zero at first."""
     from peft import LoraConfig, inject_adapter_in_model
 
     assert settings.rank is not None  # callers check it

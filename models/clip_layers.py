@@ -13,7 +13,7 @@ from multicse.models.packing import drop
 
 @torch.no_grad()
 def init_clip_text(model: Any) -> None:
-    """Initialise a CLIPTextModel as in OpenAI's code (Radford et al. 2021); transformers initialises it differently."""
+    """Initialise a CLIPTextModel as in OpenAI's code (Radford et al. 2021)."""
     width, depth = model.config.hidden_size, model.config.num_hidden_layers
     nn.init.normal_(model.embeddings.token_embedding.weight, std=0.02)
     nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)
@@ -23,10 +23,7 @@ def init_clip_text(model: Any) -> None:
 
 @torch.no_grad()
 def init_clip_vision(model: Any) -> None:
-    """Initialise a CLIPVisionModel as in OpenAI's code (Radford et al. 2021).
-
-    Hugging Face swaps the standard deviations of the query, key and value weights and of the output weights.
-    """
+    """Initialise a CLIPVisionModel as in OpenAI's code."""
     width, depth = model.config.hidden_size, model.config.num_hidden_layers
     model.embeddings.patch_embedding.reset_parameters()
     nn.init.normal_(model.embeddings.class_embedding, std=width**-0.5)
@@ -36,6 +33,7 @@ def init_clip_vision(model: Any) -> None:
 
 
 def _init_layer(layer: Any, width: int, depth: int) -> None:
+    """Initialise a layer; transformers swaps the standard deviations of query, key and value and of the output."""
     attention, mlp = layer.self_attn, layer.mlp
     for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
         nn.init.normal_(linear.weight, std=width**-0.5)

@@ -101,16 +101,7 @@ class WordEncoderConfig(AnyEncoderConfig):
         return None if self.vectors is not None else self.model_dump(include={"dim", "epochs", "letters"})
 
     def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
-        """Train vectors if none are given, otherwise warn if most words of the first sentences have no vector.
-
-        Args:
-            sentences: Function that returns an iterator over the sentences.
-            folder: Folder for the vectors.
-            seed: Random seed of the run.
-
-        Raises:
-            ValueError: If the sentences contain no words, for example because `letters` excludes their script.
-        """
+        """Train vectors if none are given, otherwise warn if most words of the first sentences have no vector."""
         from multicse.models.word_module import split
 
         words = [word for text in islice(sentences(), LOOKED_AT) for word in split(text, self.letters)]

@@ -29,6 +29,8 @@ from multicse.models.towers import AnyTower
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
 PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
 """Names of the projections in transformers' CLIP and CLAP."""
+NATIVE: dict[str, Projection] = {"clip": "linear", "clap": "mlp"}
+"""Kind of projection in transformers' CLIP and CLAP."""
 THINGS = {"image": "images", "audio": "audio clips"}
 ITEMS = {
     "image": ("from PIL import Image", 'item = Image.open("dog.jpg")', "item"),
@@ -45,9 +47,8 @@ class DualEncoder(SentenceEncoder):
     """Encoder of texts and images or audio, trained by CLIP and CLAP. Evaluated as a sentence encoder, it encodes texts.
 
     Pooled states of the text encoder and vectors of the tower are projected to (B, embed_dim) and scaled to unit length.
-    `logit_scale` is the logarithm of the factor on cosine similarities, which starts at 1 / .07. If the weights come from a
-    folder of CLIP, of CLAP or of an export, the projections and the scale are loaded from there, too; see
-    `check_projection`.
+    `logit_scale` is the logarithm of the factor on cosine similarities. If the weights come from a folder of CLIP, of CLAP
+    or of an export, the projections and the scale are loaded from there, too.
 
     Args:
         text: Text encoder.
@@ -74,24 +75,14 @@ class DualEncoder(SentenceEncoder):
         self.tower_path: str | None = getattr(tower, "path", None)
         """Folder or model ID of the tower's initial weights. If None, they were random."""
         self.tower = tower.build(embed_dim)
-        self.text_projection = make_projection(projection, text.hidden_size, embed_dim)
+        self.text_projection = _projection(projection, text.hidden_size, embed_dim)
         self.tower_projection: nn.Module = nn.Identity()
         if not self.tower.projects:
-            self.tower_projection = make_projection(projection, self.tower.width, embed_dim)
+            self.tower_projection = _projection(projection, self.tower.width, embed_dim)
             _load_projection(self.tower_projection, self.tower_path, tower.modality)
         _load_projection(self.text_projection, text.path, "text")
         self.logit_scale = nn.Parameter(torch.tensor(_saved_scale(text.path)))
         self.modalities = ("text", tower.modality)
-
-    @property
-    def tokenizer(self) -> Any:
-        """Return the tokenizer of the text encoder."""
-        return self.text.tokenizer
-
-    @property
-    def limit(self) -> int:
-        """Return the maximum number of tokens of a text."""
-        return self.text.limit
 
     @property
     def scale(self) -> Tensor:
@@ -108,15 +99,15 @@ class DualEncoder(SentenceEncoder):
         self.logit_scale.clamp_(0, -math.log(LOWEST_TEMPERATURE))
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """Return ``input_ids`` and ``attention_mask``, (B, L), with or without the end token of truncated texts."""
+        """Tokenise texts, with or without the end token of truncated texts."""
         if self.keeps_end:
             return self.text.tokenize(texts, max_length)
         prompted = [self.text.conventions.prompt + text for text in texts]
         with TOKENIZING:
-            complete = self.tokenizer(
+            complete = self.text.tokenizer(
                 prompted, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False
             )
-        limit = min(max_length or self.limit, self.limit)
+        limit = min(max_length or self.text.limit, self.text.limit)
         ids, mask = complete["input_ids"][:, :limit], complete["attention_mask"][:, :limit]
         # The largest ID is the end token; later tokens do not matter.
         end = (ids * mask).argmax(1, keepdim=True)
@@ -127,12 +118,12 @@ class DualEncoder(SentenceEncoder):
         return self.texts(batch["input_ids"], batch["attention_mask"])
 
     def texts(self, input_ids: Tensor, attention_mask: Tensor, host_mask: Tensor | None = None) -> Tensor:
-        """Encode tokenised texts.
+        """Encode texts with the arguments of `TextEncoder.pooled`.
 
         Args:
             input_ids: Token IDs, (B, L).
-            attention_mask: 1 for tokens, 0 for padding, (B, L).
-            host_mask: Copy of the mask on the CPU, (B, L), if available.
+            attention_mask: Mask, (B, L).
+            host_mask: Copy of the mask on the CPU, (B, L).
 
         Returns:
             Unit vectors, (B, d).
@@ -141,25 +132,11 @@ class DualEncoder(SentenceEncoder):
         return _unit(self.text_projection(self.text.project(pooled)))
 
     def items(self, inputs: Tensor) -> Tensor:
-        """Encode items with the tower.
-
-        Args:
-            inputs: Images (B, 3, S, S), or spectrograms (B, frames, bins).
-
-        Returns:
-            Unit vectors, (B, d).
-        """
+        """Map images (B, 3, S, S) or spectrograms (B, frames, bins) to unit vectors (B, d)."""
         return _unit(self.tower_projection(self.tower(inputs)))
 
     def prepare(self, items: list[Any]) -> Tensor:
-        """Prepare items for the tower without random augmentation; longer clips and larger images are cropped at the centre.
-
-        Args:
-            items: B images, uint8 (H, W, 3), or audio clips with ``samples`` (T,) and ``rate``.
-
-        Returns:
-            Images (B, 3, S, S), or spectrograms (B, frames, bins).
-        """
+        """Return images (B, 3, S, S) or spectrograms (B, frames, bins) of items, cropped at the centre if necessary."""
         from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 
         if isinstance(self.input, ImageInput):
@@ -178,8 +155,8 @@ class DualEncoder(SentenceEncoder):
     def probe_items(self) -> tuple[list[Any], list[Any]]:
         """Return two images or two audio clips of noise.
 
-        Images need no resizing, since filters differ between libraries. Audio clips have the model's sampling rate and 16
-        bits, and are not longer than its window, since CLAP would crop them randomly.
+        Images need no resizing, since filters differ between libraries. Audio clips have 16 bits and are not longer than
+        the window, since CLAP would crop them randomly.
         """
         rng = np.random.default_rng(0)
         if isinstance(self.input, ImageInput):
@@ -253,17 +230,8 @@ def _unit(vectors: Tensor) -> Tensor:
     return F.normalize(precise, dim=-1)
 
 
-def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
-    """Create a projection with random weights.
-
-    Args:
-        kind: ``linear`` for CLIP's matrix with standard deviation d_in^-.5, ``mlp`` for CLAP's Linear, ReLU, Linear.
-        d_in: Dimension of the input.
-        d_out: Dimension of the output.
-
-    Returns:
-        Module that maps (B, d_in) to (B, d_out).
-    """
+def _projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
+    """Create CLIP's or CLAP's projection with random weights."""
     if kind == "mlp":
         return nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
     linear = nn.Linear(d_in, d_out, bias=False)
@@ -272,18 +240,7 @@ def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
 
 
 def check_projection(setting: str, path: str | None, modality: str, kind: Projection, dim: int) -> None:
-    """Check the projection in a folder of CLIP, of CLAP or of a Router.
-
-    Args:
-        setting: Setting of the path, for errors.
-        path: Folder or model ID. If None, nothing is checked.
-        modality: Modality of the projection.
-        kind: Kind of projection in the recipe.
-        dim: Dimension of the shared space in the recipe.
-
-    Raises:
-        ValueError: If kind or dimension differ.
-    """
+    """Raise ValueError if a folder of CLIP, of CLAP or of a Router has a projection of another kind or dimension."""
     if path is None:
         return
     folder = Path(path)
@@ -301,9 +258,6 @@ def check_projection(setting: str, path: str | None, modality: str, kind: Projec
             f"method.projection={kind!r}, method.embed_dim={dim}; set method.projection {own} and method.embed_dim "
             f"{size}, or use a folder without a projection"
         )
-
-
-NATIVE: dict[str, Projection] = {"clip": "linear", "clap": "mlp"}
 
 
 def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
@@ -32,50 +32,32 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.adapters import merged
 from multicse.models.audio_towers import AST, HTSAT
 from multicse.models.hub_folders import SCALE
 from multicse.models.resnet_module import ResNetModule
 from multicse.models.text_encoder import TextEncoder, is_bert_pooler
 from multicse.models.text_folders import no_pooler
-from multicse.models.tower import Projection, Tower
 from multicse.models.towers import CLIPVision, ResNet
+
+if TYPE_CHECKING:  # which imports this module
+    from multicse.models.dual_encoder import DualEncoder
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types with the same weights as the text transformer of CLAP."""
 
 
-class DualParts(Protocol):
-    """Parts of a `DualEncoder` that are saved."""
+def save_dual(dual: DualEncoder, folder: str) -> None:
+    """Save a dual encoder to a folder in the form of `form_of`.
 
-    text: TextEncoder
-    tower: Tower
-    text_projection: nn.Module
-    tower_projection: nn.Module
-    logit_scale: nn.Parameter
-    projection: Projection
-    embed_dim: int
-    input: ImageInput | AudioInput
-    modalities: tuple[str, ...]
-
-
-def save_dual(dual: DualParts, folder: str) -> None:
-    """Save a dual encoder in the form of `form_of`.
-
-    ``SentenceTransformer(folder).encode`` returns unit vectors in all forms. Truncated texts keep their end token, even if
-    training removed it (variant `released`).
-
-    Args:
-        dual: Dual encoder.
-        folder: Folder that is written.
+    Truncated texts keep their end token, even if training removed it (variant `released`).
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     {"clip": _save_clip, "clap": _save_clap, "router": _save_router}[form_of(dual)](dual, place)
 
 
-def form_of(dual: DualParts) -> str:
+def form_of(dual: DualEncoder) -> str:
     """Return the form in which `dual` is saved: ``clip``, ``clap`` or ``router``."""
     return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "router"
 
@@ -83,7 +65,7 @@ def form_of(dual: DualParts) -> str:
 # ---- CLIP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clip(dual: DualParts) -> bool:
+def _is_clip(dual: DualEncoder) -> bool:
     """Return True for CLIP's text and image transformers, each with a linear projection."""
     text = dual.text
     return (
@@ -102,7 +84,7 @@ def _end(text: TextEncoder) -> int | None:
     return ends.pop() if len(ends) == 1 and ends <= set(text.tokenizer.all_special_ids) else None
 
 
-def _save_clip(dual: DualParts, folder: Path) -> None:
+def _save_clip(dual: DualEncoder, folder: Path) -> None:
     tower: Any = dual.tower
     config = CLIPConfig(
         text_config={**dual.text.config.to_dict(), "eos_token_id": _end(dual.text), "projection_dim": dual.embed_dim},
@@ -116,17 +98,22 @@ def _save_clip(dual: DualParts, folder: Path) -> None:
     model.text_projection.load_state_dict(dual.text_projection.state_dict())
     model.visual_projection.load_state_dict(dual.tower_projection.state_dict())
     model.logit_scale.data.copy_(dual.logit_scale.detach())
-    _clear_name_or_path(model.config)
-    model.save_pretrained(folder)
     images = _image_processor(dual.input)
-    CLIPProcessor(images, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
-    saved.append(Normalize())
-    saved.save(str(folder), create_model_card=False)
+    _save_native(dual, folder, model, CLIPProcessor(images, _unused(dual.text.tokenizer)), [Normalize()])
     images.save_pretrained(folder)  # for versions before transformers 5
 
 
-def _options(dual: DualParts) -> dict[str, Any]:
+def _save_native(dual: DualEncoder, folder: Path, model: Any, processor: Any, modules: list[nn.Module]) -> None:
+    """Save a model of transformers with its processor, and as a SentenceTransformer with further modules."""
+    _clear_name_or_path(model.config)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
+    saved.extend(modules)
+    saved.save(str(folder), create_model_card=False)
+
+
+def _options(dual: DualEncoder) -> dict[str, Any]:
     """Return the text model's conventions with cosine similarity, since vectors have unit length."""
     return {**dual.text.conventions.options, "similarity_fn_name": "cosine"}
 
@@ -167,7 +154,7 @@ def _unused(tokenizer: Any) -> Any:
 # ---- CLAP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clap(dual: DualParts) -> bool:
+def _is_clap(dual: DualEncoder) -> bool:
     """Return True for HTSAT, a RoBERTa with a pooler, and CLAP's projections."""
     text, tower = dual.text, dual.tower
     return (
@@ -181,7 +168,7 @@ def _is_clap(dual: DualParts) -> bool:
     )
 
 
-def _save_clap(dual: DualParts, folder: Path) -> None:
+def _save_clap(dual: DualEncoder, folder: Path) -> None:
     tower: Any = dual.tower
     head: Any = dual.text.head
     known = ClapTextConfig().to_dict()
@@ -203,12 +190,8 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
         theirs.load_state_dict({parts[key[0]] + key[1:]: value for key, value in ours.state_dict().items()})
     model.logit_scale_a.data.copy_(dual.logit_scale.detach())
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
-    _clear_name_or_path(model.config)
-    model.save_pretrained(folder)
     audio = _clap_features(dual.input)
-    ClapProcessor(audio, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True, **_options(dual))
-    saved.save(str(folder), create_model_card=False)
+    _save_native(dual, folder, model, ClapProcessor(audio, _unused(dual.text.tokenizer)), [])
     audio.save_pretrained(folder)
 
 
@@ -240,7 +223,7 @@ NO_TEXT = {
 """Configuration of the unused text transformer of a CLAP model that only encodes audio."""
 
 
-def _save_router(dual: DualParts, folder: Path) -> None:
+def _save_router(dual: DualEncoder, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         dual.text.save(f"{place}/text")
         texts = SentenceTransformer(f"{place}/text", device="cpu", local_files_only=True)
@@ -257,10 +240,10 @@ def _save_router(dual: DualParts, folder: Path) -> None:
     save_file({"logit_scale": dual.logit_scale.detach().cpu().clone()}, folder / SCALE)
 
 
-def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
+def _item_modules(dual: DualEncoder, place: str) -> list[nn.Module]:
     """Return the modules that encode images or audio, before the projection. `place` is a folder for their files."""
-    tower, made = dual.tower, cast(Any, dual.input)  # image or audio input, depending on the tower
-    model: Any = tower.model
+    tower, model = dual.tower, dual.tower.model
+    made: Any = dual.input
     if isinstance(tower, ResNet):
         return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]
     if isinstance(tower, HTSAT):  # AutoModel supports only complete CLAP models

@@ -44,16 +44,10 @@ class FreshEncoder(BaseModel):
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
-    """Train the tokenizer, initialise the transformer and write a Hugging Face folder.
+    """Train the tokenizer on sentences, initialise the transformer and write a Hugging Face folder.
 
     Layers start near the identity and attention as a uniform average, so the mean of the last layer's tokens starts as the
     mean of the word embeddings.
-
-    Args:
-        config: Sizes of tokenizer and transformer.
-        sentences: Sentences to train the tokenizer on.
-        folder: Folder that is written.
-        seed: Random seed of the weights.
     """
     from transformers import BertConfig, BertModel
 
@@ -76,14 +70,14 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
     with torch.no_grad():
         for layer in model.encoder.layer:
             layer.output.dense.weight *= BRANCH_SCALE
-            average_tokens(layer.attention)
+            _average_tokens(layer.attention)
         model.embeddings.position_embeddings.weight *= BRANCH_SCALE
         model.embeddings.token_type_embeddings.weight.zero_()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def average_tokens(attention: Any) -> None:
+def _average_tokens(attention: Any) -> None:
     """Initialise a BERT attention as an average: output after value is the identity, keys near zero make scores uniform.
 
     The query's bias is random: after one gradient step on the keys, all tokens attend to the same tokens, so a contrastive
@@ -98,18 +92,9 @@ def average_tokens(attention: Any) -> None:
 
 
 def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = False, positions: int = 256) -> Any:
-    """Train a BERT tokenizer: normaliser, WordPiece, ``[CLS] … [SEP]``.
+    """Train a fast BERT tokenizer for texts of up to `positions` tokens: normaliser, WordPiece, ``[CLS] … [SEP]``.
 
     Word pieces get IDs in alphabetical order, since the order of the trainer differs between processes.
-
-    Args:
-        sentences: Sentences to train on.
-        vocab_size: Number of word pieces, including special tokens.
-        lowercase: Lower-case texts.
-        positions: Maximum length of a text in tokens.
-
-    Returns:
-        Fast tokenizer of Hugging Face.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast

@@ -49,18 +49,15 @@ def has_pooler(config: PretrainedConfig) -> bool:
     return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
 
 
+def unpooled(config: PretrainedConfig) -> dict[str, Any]:
+    """Return the options to create a model without its pooler."""
+    return {"add_pooling_layer": False} if has_pooler(config) else {}
+
+
 def route_of(folder: Path, modality: str) -> list[tuple[str, Path]]:
-    """Return the modules on a modality's route through a Router of sentence-transformers.
+    """Return type and folder of the modules on a modality's route through a Router of sentence-transformers.
 
-    Args:
-        folder: Folder of a model.
-        modality: Name of the modality.
-
-    Returns:
-        Type and folder of each module; empty if the folder is not a Router or has no such route.
-
-    Raises:
-        ValueError: If a module is outside the folder.
+    Empty if the folder is not a Router or has no such route. Raises ValueError if a module is outside the folder.
     """
     file = folder / ROUTER
     saved = read_json(file) if file.is_file() else {"structure": {}}
@@ -125,10 +122,6 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     """Load an export or any other sentence-transformers or CLIP-like folder from local safetensors.
 
     No code of the folder is run: if an export contains code, this package's copy of the code is used instead.
-
-    Args:
-        folder: Folder of the model.
-        device: Device of the model.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Normalize, Router

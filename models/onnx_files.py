@@ -22,7 +22,7 @@ INPUTS, OUTPUT = ["input_ids", "attention_mask"], "last_hidden_state"
 
 
 class _States(nn.Module):
-    """Model that returns only the token states (B, L, d) of token IDs and mask (B, L)."""
+    """Model that returns only the token states."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -97,15 +97,7 @@ def _quiet() -> Iterator[None]:
 
 
 def onnx_states(file: Path, tokens: Any) -> Tensor:
-    """Run an ONNX file.
-
-    Args:
-        file: ONNX file of `write_onnx`.
-        tokens: Output of a tokenizer, with ``input_ids`` and ``attention_mask``, (B, L).
-
-    Returns:
-        Token states, (B, L, d).
-    """
+    """Return the token states (B, L, d) of an ONNX file for the output of a tokenizer."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

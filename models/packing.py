@@ -19,7 +19,7 @@ PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"
 LAYERS_PACKED = {"clip_text_model"}
 """Model types that can process packed texts in their layers only."""
 NAME = "packed"
-"""Name under which `attention` is registered in transformers."""
+"""Name of our attention function in transformers."""
 STEPS = 2**16
 """On a CPU the dropout probability is a multiple of 1 / STEPS."""
 
@@ -79,30 +79,26 @@ class Packing:
             counted = inputs.ne(padding).long()
             positions = self.pack(counted.cumsum(1) * counted) + padding
         arguments = {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
-        if model.config.model_type in DECODERS:  # without a 4D mask, which `attention` ignores, they would make one (T, T)
+        if model.config.model_type in DECODERS:  # without a 4D mask, which our attention ignores, they would make one (T, T)
             arguments["attention_mask"] = self.mask[None, None]
         return arguments
 
 
 def first_true(mask: Tensor, count: int) -> Tensor:
-    """Return the first `count` indices at which the flattened mask is not 0, without a synchronisation with the GPU.
+    """Return the first `count` indices at which a mask is not 0, without a synchronisation with the GPU.
 
     Args:
         mask: Any tensor, (...).
-        count: Number of indices.
+        count: Number of indices. If fewer values are not 0, indices of zeros follow.
 
     Returns:
-        Indices in the flattened mask, (count,). If fewer values are not 0, indices of zeros follow.
+        Indices in the flattened mask, (count,).
     """
     return (mask.flatten() == 0).argsort(stable=True)[:count]
 
 
 def model_kwargs(inputs: Tensor) -> dict[str, Tensor]:
-    """Return the keyword argument of a model for its input.
-
-    Args:
-        inputs: Integer token IDs (B, L), or floating-point word embeddings (B, L, d).
-    """
+    """Return the keyword argument of a model for integer token IDs (B, L) or floating-point word embeddings (B, L, d)."""
     return {"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs}
 
 
@@ -124,16 +120,16 @@ def enable_packing(model: Any) -> None:
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
     replace_dropout(model)
     config = model.config
-    other = getattr(config, "sliding_window", None) or not getattr(config, "is_causal", True)  # not in `attention`
+    other = getattr(config, "sliding_window", None) or not getattr(config, "is_causal", True)  # not in our attention
     if config.model_type in PACKED | LAYERS_PACKED and config._attn_implementation == "sdpa" and not other:
         config._attn_implementation = NAME
 
 
-def attention(
+def _attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -147,20 +143,8 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Compute attention: transformers' `sdpa` without `packing`, otherwise attention within each packed text.
 
-    Args:
-        module: Attention module of the model.
-        query: Queries, (B, H, L, d), or (1, H, T, d) if packed.
-        key: Keys, (B, H, L, d) or (1, H, T, d); H may be a divisor of the number of query heads.
-        value: Values, (B, H, L, d) or (1, H, T, d), with the heads of `key`.
-        attention_mask: Mask of a padded batch, (B, 1, L, L).
-        packing: Positions of packed texts. If None, the batch is padded.
-        dropout: Dropout of the attention weights.
-        scaling: Factor on scores. If None, d^-.5.
-        is_causal: Tokens attend to preceding tokens only. If None, the module's own setting.
-        kwargs: Further arguments of transformers' `sdpa`.
-
-    Returns:
-        Output, (B, L, H, d) or (1, T, H, d), and None in place of the attention weights.
+    Queries, keys and values are (B, H, L, d), or (1, H, T, d) if packed; keys and values may have fewer heads. Returns
+    (B, L, H, d) or (1, T, H, d), and None in place of the attention weights.
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling, "is_causal": causal}
@@ -168,68 +152,44 @@ def attention(
     if fast and key.shape[1] != query.shape[1]:  # grouped-query attention
         key, value = (states.repeat_interleave(query.shape[1] // key.shape[1], 1) for states in (key, value))
     if packing is not None:
-        within = {"cpu": within_lengths, "cuda": within_offsets}.get(query.device.type, within_padded)
+        within = {"cpu": _within_lengths, "cuda": _within_offsets}.get(query.device.type, _within_padded)
         return within(packing, (query, key, value), options), None
     if fast:
-        return attend(query, key, value, options).transpose(1, 2), None
+        return _attend(query, key, value, options).transpose(1, 2), None
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
     return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
-    """Compute `F.scaled_dot_product_attention` on a CPU, where torch's fast kernel does not support dropout.
-
-    Args:
-        query: Queries, (..., L, d).
-        key: Keys, (..., L, d).
-        value: Values, (..., L, d).
-        options: ``dropout_p``, ``scale`` and ``is_causal``.
-
-    Returns:
-        Output, (..., L, d).
-    """
-    p = options.get("dropout_p", 0.0)
+def _attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+    """Compute `F.scaled_dot_product_attention` on a CPU, where torch's fast kernel does not support dropout."""
+    p = options["dropout_p"]
     if not p or options["is_causal"]:
         return F.scaled_dot_product_attention(query, key, value, **options)
     scale = options["scale"] or query.shape[-1] ** -0.5
     return drop((query @ key.transpose(-1, -2) * scale).softmax(-1), p) @ value
 
 
-def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """Compute attention with one call per text length, without padding and mask.
+# Each of the next three functions maps queries, keys and values (1, H, T, d) of packed texts to outputs (1, T, H, d).
 
-    Args:
-        packing: Positions of the packed texts.
-        row: Queries, keys and values, each (1, H, T, d).
-        options: ``dropout_p``, ``scale`` and ``is_causal``.
 
-    Returns:
-        Output, (1, T, H, d).
-    """
+def _within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """Compute attention with one call per text length, without padding and mask."""
     tokens = [count * length for count, length in packing.texts]
     parts = []
     for size, *qkv in zip(packing.texts, *(states.split(tokens, 2) for states in row), strict=True):
         query, key, value = (states[0].unflatten(1, size).transpose(0, 1) for states in qkv)
-        parts.append(attend(query, key, value, options).transpose(1, 2).flatten(0, 1))
+        parts.append(_attend(query, key, value, options).transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)[None]
 
 
-def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+def _within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
     """Compute attention with one call of torch's CUDA kernels for variable lengths, in every precision.
 
     The kernels are called directly, since a NestedTensor costs more time on the host than the kernels take on the GPU. The
     flash kernel supports half precision, the memory-efficient kernel every precision, and both support dropout. If torch
     supports neither for this GPU and head size, the batch is padded.
-
-    Args:
-        packing: Positions of the packed texts.
-        row: Queries, keys and values, each (1, H, T, d).
-        options: ``dropout_p``, ``scale`` and ``is_causal``.
-
-    Returns:
-        Output, (1, T, H, d).
     """
     p, causal, scale = options["dropout_p"], options["is_causal"], options["scale"]
     flash = getattr(torch.ops.aten, "_flash_attention_forward", None)
@@ -241,20 +201,11 @@ def within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
         return flash(query, key, value, *offsets, p, causal, False, scale=scale)[0][None]
     if efficient and torch.backends.cuda.can_use_efficient_attention(rules):
         return efficient(query[None], key[None], value[None], None, *offsets, p, int(causal), True, scale=scale)[0]
-    return within_padded(packing, row, options)
+    return _within_padded(packing, row, options)
 
 
-def within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
-    """Compute attention with one call for the padded batch, with a mask.
-
-    Args:
-        packing: Positions of the packed texts.
-        row: Queries, keys and values, each (1, H, T, d).
-        options: ``dropout_p``, ``scale`` and ``is_causal``.
-
-    Returns:
-        Output, (1, T, H, d).
-    """
+def _within_padded(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """Compute attention with one call for the padded batch, with a mask."""
     query, key, value = (
         packing.unpack(states.transpose(1, 2).flatten(2)).unflatten(2, (states.shape[1], -1)).transpose(1, 2)
         for states in row
@@ -315,7 +266,7 @@ class Dropout(nn.Dropout):
     """Module that applies `drop` in training."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply dropout to a tensor (...)."""
+        """Apply dropout in training."""
         return drop(input, self.p) if self.training else input
 
 

@@ -45,14 +45,7 @@ class ImagePatches(nn.Module):
         self.embeddings = vit.embeddings
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed images.
-
-        Args:
-            images: Images, (B, channels, size, size).
-
-        Returns:
-            Embeddings of the CLS token and of the patches, (B, 1 + (size / patch_size)^2, hidden_size).
-        """
+        """Map images (B, 3, size, size) to embeddings of CLS and patches, (B, 1 + patches, hidden_size)."""
         return self.embeddings(images)
 
 
@@ -111,14 +104,7 @@ class AudioPatches(nn.Module):
                 self.positions.data.copy_(ast.position_embeddings[:, own])
 
     def forward(self, spectrograms: Tensor) -> Tensor:
-        """Embed spectrograms.
-
-        Args:
-            spectrograms: Log-mel spectrograms, (B, frames, bins).
-
-        Returns:
-            Embeddings of the CLS token and of the patches, (B, 1 + patches, hidden_size).
-        """
+        """Map log-mel spectrograms (B, frames, bins) to embeddings of CLS and patches, (B, 1 + patches, hidden_size)."""
         if self.statistics is not None:
             mean, std = self.statistics
             spectrograms = (spectrograms - mean) / (2 * std)
@@ -128,17 +114,7 @@ class AudioPatches(nn.Module):
 
 
 def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path: str | None) -> None:
-    """Check the settings of `ImagePatches` without loading weights.
-
-    Args:
-        hidden_size: Hidden size of the text encoder.
-        image_size: Height and width of an image in pixels.
-        patch_size: Height and width of a patch in pixels.
-        path: ViT folder, model ID or ``"auto"``. If None, nothing is read.
-
-    Raises:
-        ValueError: If the sizes do not match each other or the folder.
-    """
+    """Raise ValueError if the sizes of `ImagePatches` do not match each other or the folder, without loading weights."""
     if image_size % patch_size:
         raise ValueError(f"method.image.patch_size: {patch_size} does not divide image_size {image_size}")
     if path is None:
@@ -148,18 +124,7 @@ def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path
 
 
 def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: int, path: str | None) -> None:
-    """Check the settings of `AudioPatches` without loading weights.
-
-    Args:
-        hidden_size: Hidden size of the text encoder.
-        frames: Number of frames of a spectrogram.
-        bins: Number of mel bins.
-        patch_size: Size of a patch in bins and frames.
-        path: AST folder or model ID. If None, nothing is read.
-
-    Raises:
-        ValueError: If the sizes do not match each other or the folder.
-    """
+    """Raise ValueError if the sizes of `AudioPatches` do not match each other or the folder, without loading weights."""
     if patch_size > min(frames, bins):
         raise ValueError(
             f"method.audio.patch_size: {patch_size} is larger than the spectrogram ({frames} frames x {bins} bins)"

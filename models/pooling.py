@@ -62,9 +62,6 @@ def without_prompt(mask: Tensor, tokens: int) -> Tensor:
     Args:
         mask: 1 for tokens, 0 for padding on either side, (B, L).
         tokens: Number of tokens. If 0, the mask itself is returned.
-
-    Returns:
-        Mask, (B, L).
     """
     if not tokens:
         return mask
@@ -100,11 +97,7 @@ def pooled_layers(
 
 
 def layer_stack(model: Any) -> nn.ModuleList:
-    """Return the layers of a model: its outermost module list with the number of layers in the configuration.
-
-    Raises:
-        ValueError: If no such list is found.
-    """
+    """Return the layers of a model: its outermost module list with the number of layers in the configuration."""
     depth = model.config.num_hidden_layers
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:

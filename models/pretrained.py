@@ -14,13 +14,13 @@ from multicse.models.hub_folders import read_json
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-CONVERTED = {"*.onnx": "ONNX", "openvino_*.xml": "OpenVINO", "*.gguf": "GGUF", "*.h5": "TensorFlow", "*.msgpack": "Flax"}
-"""Formats of weights, by file name, that a folder may contain in place of safetensors."""
-
 
 @dataclass(frozen=True)
 class PretrainedRef:
-    """Setting that names a pretrained model; all errors start with `setting`."""
+    """Setting that names a pretrained model; all errors start with `setting`.
+
+    Methods take `path`, the model as the user specified it, for errors, and `folder`, which contains its files.
+    """
 
     setting: str
     tokenizer: bool
@@ -29,15 +29,7 @@ class PretrainedRef:
     """Class of transformers that loads all weights of the model."""
 
     def folder(self, path: str, weights: bool = True) -> Path:
-        """Return the folder of a model; a model of the Hugging Face Hub is downloaded, or taken from the cache.
-
-        Args:
-            path: Folder or model ID.
-            weights: Download the weights, too; only safetensors, never pickled ones.
-
-        Raises:
-            ValueError: If neither a folder nor a model of the Hub is found.
-        """
+        """Return the folder of a model; a model of the Hugging Face Hub is downloaded, with or without its safetensors."""
         if Path(path).is_dir():
             return Path(path)
         tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
@@ -59,21 +51,9 @@ class PretrainedRef:
     def load(
         self, kind: Any, path: str, folder: Path, config: PretrainedConfig, optional: str = "", **options: Any
     ) -> tuple[Any, list[str]]:
-        """Load a transformers model in float32 from safetensors.
+        """Load a transformers model in float32 from safetensors, and return it with the names of missing weights.
 
-        Args:
-            kind: Class of the model.
-            path: Model as the user specified it, for errors.
-            folder: Folder of the weights.
-            config: Configuration of the model.
-            optional: Prefix of weights that may be missing.
-            options: Further arguments of ``from_pretrained``.
-
-        Returns:
-            The model and the names of missing weights.
-
-        Raises:
-            ValueError: If the folder is damaged, or weights without the prefix `optional` are missing.
+        Raises ValueError if weights without the prefix `optional` are missing.
         """
         try:
             model, report = kind.from_pretrained(
@@ -93,18 +73,9 @@ class PretrainedRef:
         return missing
 
     def refuse_random(self, path: str, folder: Path, model: Any, tokenizer: Any) -> None:
-        """Check that a model that a library has loaded has no random weights and a valid tokenizer.
+        """Raise ValueError if a model that a library has loaded has random weights or an invalid tokenizer (if any).
 
         The model is loaded once more to find the missing weights. The weights of a pooler may be missing.
-
-        Args:
-            path: Model as the user specified it, for errors.
-            folder: Folder of the weights.
-            model: The loaded model.
-            tokenizer: Its tokenizer. If None, the model does not encode texts.
-
-        Raises:
-            ValueError: If weights are missing, or `check_tokenizer` fails.
         """
         _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
         self._missing(path, model.config, report, "pooler.")
@@ -115,16 +86,8 @@ class PretrainedRef:
         """Check a tokenizer against its model's configuration, and add a padding token if it has none.
 
         The added padding token is the token of the configuration's ``pad_token_id``, otherwise the token that ends a text.
-        Padding is masked, so any token works.
-
-        Args:
-            path: Model as the user specified it, for errors.
-            tokenizer: Tokenizer, which may be changed.
-            config: Configuration of the model.
-
-        Raises:
-            ValueError: If the tokenizer has no vocabulary, as when transformers creates one for a folder without a
-                tokenizer; if it has tokens without an embedding; or if no padding token is found.
+        Padding is masked, so any token works. Raises ValueError if the tokenizer has no vocabulary, as when transformers
+        creates one for a folder without a tokenizer, or tokens without an embedding, or no padding token is found.
         """
         if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
             raise ValueError(
@@ -150,23 +113,19 @@ class PretrainedRef:
             )
 
     def refuse_unreadable(self, path: str, folder: Path, weights: bool = True) -> None:
-        """Check, before anything is loaded, that the weights of a model can be read.
+        """Raise ValueError, before anything is loaded, if a folder that exists contains a model that cannot be read.
 
-        Args:
-            path: Model as the user specified it, for errors.
-            folder: Folder of the transformer. Nothing is checked if it does not exist.
-            weights: The folder should contain the weights.
-
-        Raises:
-            ValueError: If the folder has weights but no safetensors, is an adapter without its model, or has an
-                architecture that needs Python code of the folder.
+        It may have no safetensors (if it should contain `weights`), be an adapter without its model, or need Python code.
         """
+        from transformers import CONFIG_MAPPING
+
         if not folder.is_dir():
             return
         tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
         # sentence-transformers loads an adapter together with its model
         complete = self is EVALUATED and (tensors or (folder / "modules.json").is_file())
-        if (folder / "adapter_config.json").is_file() and not complete:
+        adapter = (folder / "adapter_config.json").is_file()
+        if adapter and not complete:
             raise ValueError(
                 f"{self.setting}: {path!r} contains an adapter (adapter_config.json). Merge it into its model once: "
                 "peft.AutoPeftModelForFeatureExtraction.from_pretrained(path).merge_and_unload().save_pretrained(new_path), "
@@ -179,25 +138,18 @@ class PretrainedRef:
                 "you trust their source, convert them once: "
                 f"{self.kind}.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){also}."
             )
-        other = next((kind for end, kind in CONVERTED.items() if next(folder.rglob(end), None)), None)
-        if weights and not tensors and other:
-            raise ValueError(
-                f"{self.setting}: {path!r} has only {other} weights and no safetensors; specify the folder of the model "
-                "that they were converted from"
-            )
         file = folder / "config.json"
+        if weights and not (tensors or adapter) and file.is_file():
+            raise ValueError(
+                f"{self.setting}: {path!r} has no safetensors; specify a folder with model.safetensors. Weights in other "
+                "formats, such as ONNX or GGUF, were converted from such a folder"
+            )
         about = read_json(file) if file.is_file() else {}
-        if about.get("auto_map") and about.get("model_type") not in _known_types():
+        if about.get("auto_map") and about.get("model_type") not in CONFIG_MAPPING:
             raise ValueError(
                 f"{self.setting}: {path!r} is a model of type {about.get('model_type')!r} with custom Python code "
                 "(auto_map in config.json), which is not run; choose a model type that transformers supports"
             )
-
-
-def _known_types() -> Any:
-    from transformers import CONFIG_MAPPING
-
-    return CONFIG_MAPPING
 
 
 EVALUATED = PretrainedRef("model", tokenizer=True)

@@ -2,8 +2,7 @@
 
 Every word draws one of four kinds of augmentation and, with a probability, is replaced by its augmented vector. `form`
 selects the formulas: of the paper, of its released code, which differ in all four kinds, or of the code without the
-errors in its zeros. Words are packed as the rows of an (N, d) matrix, independent of their sentences. All draws come from
-one torch.Generator, on any device; a generator on the CPU selects the same words and places on every device.
+errors in its zeros. A generator on the CPU selects the same words and places on every device.
 """
 
 from __future__ import annotations

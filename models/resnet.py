@@ -19,13 +19,7 @@ EXPANSION = 4  # ratio of the output channels of a block to its inner channels
 
 
 class Bottleneck(nn.Module):
-    """Residual block of 1x1 convolution, 3x3 convolution, average pooling and 1x1 convolution.
-
-    Args:
-        inputs: Input channels.
-        channels: Inner channels; the block has four times as many output channels.
-        stride: Factor by which height and width shrink.
-    """
+    """Residual block of 1x1 convolution, 3x3 convolution, average pooling and 1x1 convolution."""
 
     def __init__(self, inputs: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -56,14 +50,7 @@ def _pool(stride: int) -> nn.Module:
 
 
 class AttentionPool(nn.Module):
-    """Attention pooling: the mean of all positions is the only query; all positions and the mean are keys and values.
-
-    Args:
-        side: Height and width of the feature map.
-        channels: Input channels.
-        embed_dim: Dimension of the vectors.
-        heads: Attention heads.
-    """
+    """Attention pooling: the mean of all positions is the only query; all positions and the mean are keys and values."""
 
     def __init__(self, side: int, channels: int, embed_dim: int, heads: int) -> None:
         super().__init__()

@@ -50,16 +50,7 @@ class ResNetModule(InputModule):
         return self.model.attnpool.project.out_features
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Preprocess images.
-
-        Args:
-            inputs: B images, PIL or uint8 (H, W, 3).
-            prompt: Not used.
-            kwargs: Not used.
-
-        Returns:
-            ``pixel_values``, (B, 3, size, size).
-        """
+        """Return ``pixel_values``, (B, 3, size, size), of B images, PIL or uint8 (H, W, 3)."""
         return dict(self.processor(list(inputs), return_tensors="pt"))
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -62,14 +62,7 @@ class SentenceEncoder(nn.Module):
         raise NotImplementedError  # the interface: every encoder defines it
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Encode tokenised texts.
-
-        Args:
-            batch: ``input_ids`` and ``attention_mask``, (B, L).
-
-        Returns:
-            Sentence vectors, (B, d).
-        """
+        """Map ``input_ids`` and ``attention_mask``, (B, L), to sentence vectors, (B, d)."""
         raise NotImplementedError  # the interface: every encoder defines it
 
     def save(self, folder: str) -> None:
@@ -85,14 +78,7 @@ class SentenceEncoder(nn.Module):
         return []
 
     def encode_items(self, items: Sequence[Any]) -> Tensor:
-        """Encode images or audio clips.
-
-        Args:
-            items: B images, uint8 (H, W, 3), or audio clips with ``samples`` (T,) and ``rate``.
-
-        Returns:
-            Vectors, (B, d).
-        """
+        """Map B images, uint8 (H, W, 3), or audio clips with ``samples`` (T,) and ``rate``, to vectors, (B, d)."""
         raise ValueError(f"this encoder takes {' and '.join(self.modalities)} only")
 
     def probe_items(self) -> tuple[list[Any], list[Any]]:
@@ -117,8 +103,7 @@ class AnyEncoderConfig(Settings):
     def read(self) -> Any:
         """Return the properties that methods check, such as ``hidden_size``, without loading weights.
 
-        Raises:
-            ValueError: If the encoder is not found or not supported. The message starts with the setting.
+        Raise ValueError, with the setting, if the encoder is not found or not supported.
         """
         raise NotImplementedError  # the interface: every encoder defines it
 
@@ -131,16 +116,7 @@ class AnyEncoderConfig(Settings):
         return None
 
     def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
-        """Check the sentences of a run, and write files that the encoder needs.
-
-        Args:
-            sentences: Function that returns an iterator over the sentences.
-            folder: Folder for the files.
-            seed: Random seed of the run.
-
-        Raises:
-            ValueError: If the encoder cannot encode the sentences.
-        """
+        """Check the sentences of a run, and write the files that the encoder needs to a folder."""
 
 
 def usage(options: str = "") -> tuple[str, ...]:

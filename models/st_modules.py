@@ -28,8 +28,6 @@ class Conventions(NamedTuple):
     """Similarity function for vectors."""
     include_prompt: bool = True
     """Include the tokens of the prompt in the pooling."""
-    do_lower_case: bool = False
-    """Lower-case sentences before they are tokenised."""
 
     @property
     def prompt(self) -> str:
@@ -58,6 +56,8 @@ class Saved(NamedTuple):
     """Folder of the transformer."""
     limit: int | None = None
     """Maximum number of tokens of a text."""
+    lower_case: bool = False
+    """Lower-case texts before they are tokenised."""
     pooling: Pooling | None = None
     head: Head | None = None
     normalise: bool = False
@@ -109,17 +109,7 @@ def _modules() -> Any:
 
 
 def read_modules(folder: Path) -> Saved:
-    """Read the modules of a sentence-transformers folder.
-
-    Args:
-        folder: Folder of a model. Without a modules.json, only `Saved.folder` is set.
-
-    Returns:
-        Transformer folder, pooling, head and settings.
-
-    Raises:
-        ValueError: If a module or a setting is not supported by `TextEncoder`.
-    """
+    """Read the modules of a sentence-transformers folder, or raise ValueError for those that `TextEncoder` lacks."""
     saved = Saved(folder)
     if not (folder / "modules.json").is_file():
         return saved
@@ -151,9 +141,8 @@ def read_modules(folder: Path) -> Saved:
         if kind != "Pooling" and not multimodal:
             _refuse_settings(folder, kind, settings)
         if kind == "Transformer":
-            lower = bool(settings.get("do_lower_case"))
-            conventions = _conventions(folder)._replace(do_lower_case=lower)
-            saved = saved._replace(folder=place, limit=settings.get("max_seq_length"), conventions=conventions)
+            limit, lower_case = settings.get("max_seq_length"), bool(settings.get("do_lower_case"))
+            saved = saved._replace(folder=place, limit=limit, lower_case=lower_case, conventions=_conventions(folder))
         elif kind == "WeightedLayerPooling":
             averaged = _averaged(folder, place)
         elif kind == "Pooling":
@@ -177,7 +166,7 @@ def read_modules(folder: Path) -> Saved:
 
 
 def _conventions(folder: Path) -> Conventions:
-    """Read the settings of a sentence-transformers model, or raise ValueError for unsupported ones."""
+    """Read the settings of a sentence-transformers model."""
     if not (folder / ABOUT).is_file():
         return Conventions()
     about = read_json(folder / ABOUT)
@@ -204,9 +193,9 @@ def _refuse_settings(folder: Path, kind: str, settings: dict[str, Any]) -> None:
 
 
 def _averaged(folder: Path, place: Path) -> Pooling:
-    """Return the pooling of a WeightedLayerPooling in `place`, or raise ValueError for unsupported weights."""
+    """Return the pooling of a WeightedLayerPooling in `place`."""
     weights = _modules().WeightedLayerPooling.load(str(place)).layer_weights.tolist()
-    averaged = next((name for name, pair in AVERAGED.items() if weights == layer_shares(len(weights), pair)), None)
+    averaged = next((name for name, pair in AVERAGED.items() if weights == _layer_shares(len(weights), pair)), None)
     if averaged is None:
         raise ValueError(
             f"encoder.path: {str(folder)!r} weights its layers by {weights}; supported is the mean of two: the first "
@@ -216,7 +205,7 @@ def _averaged(folder: Path, place: Path) -> Pooling:
 
 
 def _pooling(settings: dict[str, Any], folder: Path) -> Pooling:
-    """Return the pooling of a Pooling module of any version, or raise ValueError for an unsupported one."""
+    """Return the pooling of a Pooling module of any version."""
     on = [mode for mode in settings if mode.startswith("pooling_mode_") and settings[mode]]
     old = {theirs: mode for mode, theirs in OLDER.items()}
     mode = settings.get("pooling_mode") or [old.get(name, name) for name in on] or "mean"
@@ -228,7 +217,7 @@ def _pooling(settings: dict[str, Any], folder: Path) -> Pooling:
 
 
 def _head(folder: Path, place: Path, settings: dict[str, Any]) -> Head:
-    """Return the Dense module in `place` as a head, or raise ValueError if it has no bias."""
+    """Return the Dense module in `place` as a head."""
     if not settings.get("bias", True):
         raise ValueError(f"encoder.path: {str(folder)!r} has a Dense module without bias, which is not supported")
     dense = _modules().Dense.load(str(place))
@@ -237,7 +226,7 @@ def _head(folder: Path, place: Path, settings: dict[str, Any]) -> Head:
     return head
 
 
-def layer_shares(count: int, layers: tuple[int, int]) -> list[float]:
+def _layer_shares(count: int, layers: tuple[int, int]) -> list[float]:
     """Return layer weights (count,) that average two layers."""
     shares = torch.zeros(count)
     shares[list(layers)] = 1
@@ -248,25 +237,14 @@ def layer_shares(count: int, layers: tuple[int, int]) -> list[float]:
 
 
 def make_modules(
-    config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool, include_prompt: bool = True
+    config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool, include_prompt: bool
 ) -> list[nn.Module]:
-    """Make the sentence-transformers modules that follow the transformer; the reverse of `read_modules`.
-
-    Args:
-        config: Configuration of the transformer.
-        pooling: Name of the pooling.
-        head: Head after the pooling. If None, no Dense module is made.
-        normalise: Scale vectors to unit length.
-        include_prompt: Include the tokens of the prompt in the pooling.
-
-    Returns:
-        Modules in their order.
-    """
+    """Return the sentence-transformers modules that follow the transformer; the reverse of `read_modules`."""
     st = _modules()
     made: list[nn.Module] = []
     if pooling in AVERAGED:
         depth = config.num_hidden_layers
-        share = torch.tensor(layer_shares(depth + 1, AVERAGED[pooling]))
+        share = torch.tensor(_layer_shares(depth + 1, AVERAGED[pooling]))
         made.append(st.WeightedLayerPooling(config.hidden_size, depth, 0, nn.Parameter(share)))
     made.append(st.Pooling(config.hidden_size, MODES[pooling], include_prompt))
     if head is not None:
@@ -302,14 +280,10 @@ def add_whitening(folder: Path, mean: np.ndarray, matrix: np.ndarray) -> None:
     write_for_older(folder)
 
 
-def write_for_older(folder: Path, do_lower_case: bool | None = None) -> None:
+def write_for_older(folder: Path) -> None:
     """Convert the settings of a folder that sentence-transformers 6 has saved to version 5 and transformers 4.
 
-    The new versions read both forms; the old versions, and therefore optimum, read only this one. Weights do not change.
-
-    Args:
-        folder: Folder of the model.
-        do_lower_case: Lower-case texts before they are tokenised. If None, the folder's own value is kept.
+    The new versions read both forms; the old versions, and therefore optimum, read only this one.
     """
     st = _modules()
     entries = read_json(folder / "modules.json")
@@ -321,10 +295,8 @@ def write_for_older(folder: Path, do_lower_case: bool | None = None) -> None:
             if tokens["tokenizer_class"] == "TokenizersBackend":
                 tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
             write_json(place / "tokenizer_config.json", tokens)
-            file, lower = place / "sentence_bert_config.json", do_lower_case
-            if lower is None:
-                lower = bool(read_json(file).get("do_lower_case")) if file.is_file() else False
-            write_json(file, {"max_seq_length": tokens["model_max_length"], "do_lower_case": lower})
+            limit = {"max_seq_length": tokens["model_max_length"], "do_lower_case": False}  # the tokenizer lower-cases
+            write_json(place / "sentence_bert_config.json", limit)
         elif kind == "Pooling":
             pooling = st.Pooling.load(str(place))
             modes = {theirs: mode == pooling.pooling_mode for mode, theirs in OLDER.items()}

@@ -29,7 +29,6 @@ from multicse.models.text_folders import (
     open_text_model,
     positions,
     positions_of,
-    prompt_length,
     set_dropouts,
 )
 
@@ -129,23 +128,10 @@ class TextEncoder(SentenceEncoder):
         prompt: str | None = None,
         include_prompt: bool | None = None,
     ) -> TextEncoder:
-        """Load a Hugging Face or sentence-transformers model in float32, from safetensors only.
+        """Load a model in float32, from safetensors only; the arguments are the settings of `EncoderConfig`.
 
-        For a CLIP or CLAP model, its text transformer is loaded.
-
-        Args:
-            path: Folder or model ID.
-            pooling: Name of the pooling. If None, a sentence-transformers folder defines it; other models get ``mean``
-                (CLIP and models for text generation ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if
-                it has one.
-            hidden_dropout: Dropout in the layers. If None, the model's own.
-            attention_dropout: Dropout of the attention weights. If None, the model's own.
-            scratch: Use configuration and tokenizer only, and initialise the weights with torch's random generator.
-            prompt: Prompt before every text. If None, the folder's default prompt.
-            include_prompt: Pool the tokens of the prompt. If None, the folder's setting.
-
-        Raises:
-            ValueError: If the model is not found, has no safetensors, or has unsupported sentence-transformers modules.
+        With pooling ``cls`` the head is the model's pooler if it has one. Raises ValueError if the model cannot be loaded or
+        has unsupported sentence-transformers modules.
         """
         try:
             ENCODER.folder(path, weights=not scratch)  # downloads a model of the Hub before it is read
@@ -167,22 +153,12 @@ class TextEncoder(SentenceEncoder):
         encoder = cls(model, tokenizer, pooling, head, saved.normalise, saved.limit)
         encoder.conventions, encoder.origin = saved.conventions, path
         if not saved.conventions.include_prompt and saved.conventions.prompt:
-            encoder.prompt_tokens = prompt_length(tokenizer, saved.conventions.prompt)
+            ids = tokenizer(saved.conventions.prompt, truncation=True)["input_ids"]  # as sentence-transformers counts
+            encoder.prompt_tokens = len(ids) - (ids[-1] in tokenizer.all_special_ids)
         if not scratch:
             encoder.path, encoder.projected = str(folder), saved.projected
             encoder.head_is_pooler = saved.head is None
         return encoder
-
-    @classmethod
-    def from_config(cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling = "mean") -> TextEncoder:
-        """Return an encoder with random weights, for pretraining and tests.
-
-        Args:
-            config: Configuration of the transformer.
-            tokenizer: Its tokenizer.
-            pooling: Name of the pooling.
-        """
-        return cls(new_model(config), tokenizer, pooling)
 
     @property
     def hidden_size(self) -> int:
@@ -198,11 +174,7 @@ class TextEncoder(SentenceEncoder):
 
     @property
     def embeddings(self) -> nn.Module:
-        """Return the module of layer 0: embeddings of words, positions and types, and LayerNorm.
-
-        Raises:
-            ValueError: If the model type has no such module.
-        """
+        """Return the module of layer 0, with all embeddings and LayerNorm, or raise ValueError if it does not exist."""
         module = getattr(self.model, "embeddings", getattr(self.model, "embed_tokens", None))
         if not isinstance(module, nn.Module):
             raise ValueError(
@@ -219,9 +191,6 @@ class TextEncoder(SentenceEncoder):
         """Add a new `Head` after the pooling, or keep the head of a saved sentence encoder.
 
         The pooler of a Hugging Face folder is replaced, since SimCSE builds BERT without its pooler.
-
-        Args:
-            only_trains: Use the head in training only; see `head_only_trains`.
         """
         if self.head is None or self.head_is_pooler:
             self.head, self.head_is_pooler = Head(self.hidden_size), False
@@ -230,14 +199,7 @@ class TextEncoder(SentenceEncoder):
             self.pooling = "cls"
 
     def project(self, pooled: Tensor) -> Tensor:
-        """Apply the head, as in training.
-
-        Args:
-            pooled: Pooled states, (B, d).
-
-        Returns:
-            Output of the head, (B, d); `pooled` itself without a head.
-        """
+        """Apply the head, if any, to pooled states (B, d), as in training."""
         return pooled if self.head is None else self.head(pooled)
 
     def tokenize(
@@ -276,14 +238,7 @@ class TextEncoder(SentenceEncoder):
         return tokens
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the sentence vectors that are evaluated and that a saved folder gives.
-
-        Args:
-            batch: ``input_ids`` and ``attention_mask``, (B, L).
-
-        Returns:
-            Vectors, (B, d).
-        """
+        """Return the sentence vectors (B, d) that are evaluated and that a saved folder gives."""
         vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled
         vectors = vectors if self.head_only_trains else self.project(vectors)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
@@ -359,8 +314,8 @@ class TextEncoder(SentenceEncoder):
     def save(self, folder: str) -> None:
         """Write a folder that `SentenceTransformer`, also version 5, and ``AutoModel.from_pretrained`` load.
 
-        With pooling ``cls`` and a head, the head is also saved as the model's pooler if the model type has one, so that
-        ``pooler_output`` is the sentence vector, as in the released SimCSE. Otherwise the pooler is saved as zeros.
+        With pooling ``cls``, the head is also saved as the model's pooler if the model type has one, as in the released
+        SimCSE. Otherwise the pooler is saved as zeros.
         """
         from sentence_transformers import SentenceTransformer
         from sentence_transformers.sentence_transformer import modules as st
@@ -378,7 +333,7 @@ class TextEncoder(SentenceEncoder):
         modules = make_modules(self.config, self.pooling, head, self.normalise, own.include_prompt)
         whole = SentenceTransformer(modules=[st.Transformer(folder), *modules], device="cpu", **own.options)
         whole.save(folder, create_model_card=False)
-        write_for_older(Path(folder), own.do_lower_case)
+        write_for_older(Path(folder))
 
     def card(self, folder: Path) -> CardText:
         """Return the text of the model card."""
@@ -406,19 +361,11 @@ def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tens
     """
     first, last = offsets.unbind(-1)
     start, stop = torch.tensor([span or (0, 0) for span in spans], dtype=offsets.dtype).view(-1, 2, 1).unbind(1)
-    return ((torch.maximum(first, start)) < torch.minimum(last, stop)).long()
+    return (torch.maximum(first, start) < torch.minimum(last, stop)).long()
 
 
 def patch_width(config: PretrainedConfig, tokens: int = 0) -> int:
-    """Return the dimension of patches for a model: its hidden size, or the dimension of its word embeddings.
-
-    Args:
-        config: Configuration of the model.
-        tokens: Number of patches of an image or spectrogram.
-
-    Raises:
-        ValueError: If the model does not accept patches, or not as many.
-    """
+    """Return the dimension of patches for a model, or raise ValueError if it does not accept `tokens` patches."""
     if config.model_type in STACKS:
         return config.hidden_size
     kind = model_class(config)

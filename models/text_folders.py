@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import HALVES, half, has_pooler, model_class
+from multicse.models.hub_folders import HALVES, half, has_pooler, model_class, unpooled
 from multicse.models.packing import DECODERS
 from multicse.models.pooling import Head, Pooling
 from multicse.models.pretrained import ENCODER
@@ -28,11 +28,7 @@ UNLIMITED = 10**9
 
 
 def text_config(path: str) -> PretrainedConfig:
-    """Return the configuration of a model; for CLIP and CLAP, the configuration of the text transformer.
-
-    Args:
-        path: Folder or model ID.
-    """
+    """Return the configuration of a folder or model ID; for CLIP and CLAP, the configuration of the text transformer."""
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
     config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path, trust_remote_code=False)
@@ -61,16 +57,7 @@ def positions_of(model: Any) -> int:
 
 
 def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
-    """Set the dropout probabilities of a configuration.
-
-    Args:
-        config: Configuration that is changed.
-        hidden: Dropout in the layers. If None, it is not changed.
-        attention: Dropout of the attention weights. If None, it is not changed.
-
-    Raises:
-        ValueError: If the model type has no such dropout.
-    """
+    """Set the dropout probabilities of a configuration, or raise ValueError if the model type has no such dropout."""
     settings = {"hidden_dropout": (hidden, HIDDEN_DROPOUTS), "attention_dropout": (attention, ATTENTION_DROPOUTS)}
     for setting, (value, names) in settings.items():
         if value is None:
@@ -83,13 +70,7 @@ def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: floa
 
 
 def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float | None) -> bool:
-    """Return True if two forward passes over the same text differ in training.
-
-    Args:
-        config: Configuration of the model.
-        hidden: Dropout in the layers. If None, the value of `config`.
-        attention: Dropout of the attention weights. If None, the value of `config`.
-    """
+    """Return True if two forward passes over the same text differ in training; None stands for the value of `config`."""
 
     def dropout(given: float | None, names: tuple[str, ...]) -> float | None:
         own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
@@ -114,36 +95,24 @@ def new_model(config: PretrainedConfig) -> Any:
     """Return a model without pooler and with random weights; CLIP's are initialised as in OpenAI's code."""
     from transformers import AutoModel
 
-    options = {"add_pooling_layer": False} if has_pooler(config) else {}
     if config.model_type in HALVES:
-        model = model_class(config)(config, **options)
+        model = model_class(config)(config, **unpooled(config))
     else:
-        model = AutoModel.from_config(config, dtype=torch.float32, **options)
+        model = AutoModel.from_config(config, dtype=torch.float32, **unpooled(config))
     if config.model_type == "clip_text_model":
         init_clip_text(model)
     return model
 
 
 def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
-    """Load a model in float32 from safetensors.
+    """Load a model without its pooler, and the pooler as a head.
 
-    Args:
-        path: Model as the user specified it, for errors.
-        folder: Folder of the weights.
-        config: Configuration of the model.
-        pooler: Load the model's pooler, too.
-
-    Returns:
-        The model without its pooler, and the pooler as a head. The head is None if the pooler was not requested, does not
-        exist, or contains only zeros (`no_pooler`).
-
-    Raises:
-        ValueError: If weights are missing.
+    The head is None if the pooler was not requested, does not exist, or contains only zeros (`no_pooler`).
     """
     from transformers import AutoModel
 
     pooler = pooler and has_pooler(config)
-    options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
+    options = {} if pooler else unpooled(config)
     mapping = {r"^text_model\.": ""} if config.model_type in HALVES else None
     kind = model_class(config) if mapping else AutoModel
     model, absent = ENCODER.load(kind, path, folder, config, "pooler.", key_mapping=mapping, **options)
@@ -189,13 +158,11 @@ def open_text_model(
         include_prompt: Pool the tokens of the prompt. If None, the folder's setting.
 
     Returns:
-        Folder, sentence-transformers modules, configuration and tokenizer. The configuration has two additional values:
-        ``longest_text``, the maximum number of tokens of a text, and ``tokens_beside``, the number of special and prompt
-        tokens in it.
+        Folder, sentence-transformers modules, configuration and tokenizer. The configuration also has ``longest_text``, the
+        maximum number of tokens of a text, and ``tokens_beside``, the number of special and prompt tokens in it.
 
     Raises:
-        ValueError: If training and `SentenceTransformer` would not give the same vectors: a file is missing, a module or a
-            setting is not supported, or tokenizer and model do not match.
+        ValueError: If training and `SentenceTransformer` would not give the same vectors.
     """
     from transformers import AutoTokenizer
 
@@ -221,8 +188,8 @@ def open_text_model(
             f"encoder.path: the tokenizer of {path!r} has a chat template, which sentence-transformers applies to every "
             "text and training does not; remove it (chat_template.jinja, or chat_template in tokenizer_config.json)"
         )
-    if saved.conventions.do_lower_case:
-        lower_case(tokenizer)
+    if saved.lower_case:
+        _lower_case(tokenizer)
     tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)
     taken = len(tokenizer(saved.conventions.prompt)["input_ids"])
     config.longest_text, config.tokens_beside = tokenizer.model_max_length, taken
@@ -234,7 +201,7 @@ def open_text_model(
     return folder, saved, config, tokenizer
 
 
-def lower_case(tokenizer: Any) -> None:
+def _lower_case(tokenizer: Any) -> None:
     """Make a tokenizer lower-case texts first, as sentence-transformers' ``do_lower_case`` does."""
     from tokenizers.normalizers import Lowercase, Sequence
 
@@ -243,9 +210,3 @@ def lower_case(tokenizer: Any) -> None:
     steps: list[Any] = [*parts] if isinstance(own, Sequence) else [] if own is None else [own]
     if not any(isinstance(step, Lowercase) for step in steps):
         backend.normalizer = Sequence([Lowercase(), *steps])
-
-
-def prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Return the number of tokens of a prompt before a sentence, as sentence-transformers counts them."""
-    ids = tokenizer(prompt, truncation=True)["input_ids"]
-    return len(ids) - (ids[-1] in tokenizer.all_special_ids)

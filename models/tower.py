@@ -1,8 +1,4 @@
-"""Interface of towers, the encoders of images or audio next to the text encoder, and of their settings.
-
-Transformer towers are models of Hugging Face, created from a configuration or a folder. Their weights keep their names, with
-the prefix ``model``.
-"""
+"""Interface of towers, the encoders of images or audio next to the text encoder, and of their settings."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.models.hub_folders import half, has_pooler, model_class, read_json
+from multicse.models.hub_folders import half, model_class, read_json, unpooled
 from multicse.models.pretrained import TOWER
 
 if TYPE_CHECKING:
@@ -43,14 +39,7 @@ class Tower(nn.Module):
         self.shape = shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode items.
-
-        Args:
-            x: Images (B, 3, size, size), or spectrograms (B, frames, bins).
-
-        Returns:
-            Vectors, (B, width).
-        """
+        """Encode images (B, 3, size, size) or spectrograms (B, frames, bins) to vectors (B, width)."""
         raise NotImplementedError  # the interface: every tower defines it
 
 
@@ -64,11 +53,7 @@ class TowerConfig(BaseModel):
     """The tower contains BatchNorm, so vectors depend on the batch in training."""
 
     def check(self) -> None:
-        """Check the settings without loading weights.
-
-        Raises:
-            ValueError: If sizes do not match, or the folder cannot be used.
-        """
+        """Raise ValueError if sizes do not match, or the folder cannot be used, without loading weights."""
         try:
             config = self.config()
             with torch.device("meta"):  # shapes only
@@ -84,20 +69,13 @@ class TowerConfig(BaseModel):
             ) from error
 
     def build(self, embed_dim: int) -> Tower:
-        """Build the tower and load its weights.
-
-        Args:
-            embed_dim: Dimension of the shared space, for towers that project themselves.
-
-        Raises:
-            ValueError: If the folder cannot be used or lacks weights.
-        """
+        """Build the tower and load its weights; `embed_dim` is the output dimension of towers that project themselves."""
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
         parts = {r"^(vision_model|audio_model)\.": ""}  # a CLIP or CLAP model, or one of its towers with a projection
         folder = half(TOWER.folder(path), self.modality)
-        model, _ = TOWER.load(model_class(config), path, folder, config, key_mapping=parts, **_unpooled(config))
+        model, _ = TOWER.load(model_class(config), path, folder, config, key_mapping=parts, **unpooled(config))
         return self.wrap(model)
 
     def config(self) -> Any:
@@ -105,13 +83,8 @@ class TowerConfig(BaseModel):
         raise NotImplementedError  # the interface: every kind defines it
 
     def new(self, config: Any, embed_dim: int) -> Any:
-        """Create a model with random weights.
-
-        Args:
-            config: Configuration of the model.
-            embed_dim: Dimension of the shared space, for towers that project themselves.
-        """
-        return model_class(config)(config, **_unpooled(config))
+        """Create a model with random weights; see `config` and `build`."""
+        return model_class(config)(config, **unpooled(config))
 
     def initialised(self, model: Any) -> Any:
         """Initialise a new model as in the papers if transformers does it differently, and return it."""
@@ -122,21 +95,10 @@ class TowerConfig(BaseModel):
         raise NotImplementedError  # the interface: every kind defines it
 
 
-def _unpooled(config: PretrainedConfig) -> dict[str, Any]:
-    """Return the options to create a model without its pooler."""
-    return {"add_pooling_layer": False} if has_pooler(config) else {}
-
-
 def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:
-    """Read the configuration of a tower from a folder.
+    """Read the configuration of a tower, a model of one of the types `kinds` or a part of a CLIP or CLAP model.
 
-    Args:
-        path: Folder or model ID.
-        kinds: Supported model types.
-        modality: Modality of the tower, which selects a part of a CLIP or CLAP model.
-
-    Raises:
-        ValueError: If no configuration or safetensors are found, or the model type is not supported.
+    Raises ValueError if no configuration or safetensors are found, or the model type is not supported.
     """
     from transformers import AutoConfig
 
@@ -149,23 +111,16 @@ def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> Pretr
         raise ValueError(
             f"method.tower.path: {path!r} is a {config.model_type!r} model; this kind of tower takes {', '.join(kinds)}"
         )
-    if Path(path).is_dir() and not list(folder.glob("*.safetensors")):
+    if Path(path).is_dir():
         TOWER.refuse_unreadable(path, folder)
-        raise TOWER.cannot_load(path, FileNotFoundError("no safetensors file found"))
     halves = {"clip": "vision_config", "clap": "audio_config"}
     return getattr(config, halves[config.model_type]) if config.model_type in halves else config
 
 
 def check_preprocessor(path: str, modality: Modality, ours: dict[str, tuple[str, Any]]) -> None:
-    """Check that inputs are prepared as the preprocessor of a folder specifies.
+    """Raise ValueError if inputs are not prepared as the preprocessor of a folder specifies.
 
-    Args:
-        path: Folder or model ID.
-        modality: Modality of the tower.
-        ours: For each setting below ``method.tower``, its name in the preprocessor and its value in the recipe.
-
-    Raises:
-        ValueError: If a value differs.
+    `ours` contains, for each setting below ``method.tower``, its name in the preprocessor and its value in the recipe.
     """
     folder = half(TOWER.folder(path, weights=False), modality)
     theirs: dict[str, Any] = {}

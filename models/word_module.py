@@ -6,8 +6,7 @@ project that wrote it. Use:
     model = SentenceTransformer(folder, trust_remote_code=True)
     model.encode(["a dog barks"])
 
-The folder contains ``words.txt``, ``vectors.safetensors`` with a row per word, ``model.safetensors`` with the filters, and
-``word_config.json``.
+The folder contains the words, their vectors, the filters, and the settings.
 """
 
 from __future__ import annotations
@@ -121,15 +120,9 @@ class TextCNN(nn.Module):
             self.biases.append(torch.empty(width).uniform_(-bound, bound))
 
     def forward(self, words: Tensor, lengths: Tensor, padding: Tensor) -> Tensor:
-        """Return the maximum of every filter.
+        """Return the maximum of every filter, (B, len(regions) * filters), with the banks in ascending order of their size.
 
-        Args:
-            words: Word vectors, (B, L, d).
-            lengths: Number of words of each row, (B,).
-            padding: Vector that replaces the rest of a row, (d,).
-
-        Returns:
-            (B, len(regions) * filters), with the banks in ascending order of their size.
+        `words` (B, L, d) are followed by `padding` (d,) from `lengths` (B,) on.
         """
         beyond = torch.arange(words.shape[1], device=words.device) >= lengths[:, None]
         words = torch.where(beyond[..., None], padding, words)
@@ -147,8 +140,6 @@ class TextCNN(nn.Module):
 
 def importance(words: Tensor, mask: Tensor, places: int) -> Tensor:
     """Compute the importance of each word, a_i = sum over j of x_i · x_j / sqrt(d), where pairs with padding count 1e-9.
-
-    It has neither softmax nor parameters. The sum over j comes first, so the cost is O(L d).
 
     Args:
         words: Word vectors, (B, L, d).
@@ -210,27 +201,15 @@ class WordModel(nn.Module):
         self.register_buffer("padding", hashed_vectors(torch.tensor(word_hash("")), table.shape[1]), persistent=False)
 
     @property
-    def dim(self) -> int:
-        """Length of a word vector."""
-        return self.table.shape[1]
-
-    @property
     def hidden_size(self) -> int:
         """Length of a sentence vector."""
         return self.cnn.size
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """Return the ids of the first words of each text.
+        """Return ``input_ids`` and ``attention_mask``, (B, L), of the first words of B texts.
 
         0 is padding, 1 to V are the rows of the table, and larger ids are hashes of words without a vector: of the word
         (``fixed``), or of the word, its place and its sentence (``redrawn``), so that its vector differs between places.
-
-        Args:
-            texts: B texts.
-            max_length: Largest number of words of a text. If None, or if larger, `max_words`.
-
-        Returns:
-            ``input_ids`` and ``attention_mask``, (B, L).
         """
         limit = min(max_length or self.cut, self.cut)
         found = [self._ids(text, limit) for text in texts]
@@ -260,7 +239,7 @@ class WordModel(nn.Module):
         hashes = (ids[missing] if on_cpu else ids) - (size + 1)
         if self.training and self.unknown == "redrawn":
             hashes = hashes ^ torch.randint(1 << 55, hashes.shape, device=ids.device)
-        made = hashed_vectors(hashes, self.dim).to(vectors)
+        made = hashed_vectors(hashes, self.table.shape[1]).to(vectors)
         if on_cpu:
             vectors[missing] = made
         else:
@@ -268,10 +247,7 @@ class WordModel(nn.Module):
         return vectors.to(self.cnn.biases[0].dtype)
 
     def attended(self, words: Tensor, mask: Tensor) -> Tensor:
-        """Apply attention to words.
-
-        GCLSR's attention multiplies words by their importance. With `softmax`, a word becomes the mean of all words,
-        weighted by the softmax of their scores, as in BERT but without parameters.
+        """Apply attention to words: GCLSR's multiplies words by their importance; `softmax` is BERT's, without parameters.
 
         Args:
             words: Word vectors, (B, L, d).
@@ -365,13 +341,9 @@ class WordModule(InputModule):
         options = {name: value for name, value in kwargs.items() if name in HUB_OPTIONS}
         place = cls.load_dir_path(model_name_or_path, subfolder, **options)
         assert place is not None
-        return cls(load_words(Path(place)))
-
-
-def load_words(folder: Path) -> WordModel:
-    """Load the model that `WordModule.save` wrote to a folder."""
-    words = (folder / WORDS).read_bytes().decode().removesuffix("\n").split("\n")  # text mode would accept other line ends
-    settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    model = WordModel(words, load_file(folder / VECTORS)["vectors"], **settings)
-    model.cnn.load_state_dict(load_file(folder / FILTERS))
-    return model.eval()
+        folder = Path(place)
+        words = (folder / WORDS).read_bytes().decode().removesuffix("\n").split("\n")  # text mode accepts other line ends
+        settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        model = WordModel(words, load_file(folder / VECTORS)["vectors"], **settings)
+        model.cnn.load_state_dict(load_file(folder / FILTERS))
+        return cls(model.eval())

@@ -45,7 +45,8 @@ class MultimodalEncoder(FolderEncoder):
         self._logit_scale = None if scale is None else lambda: scale
         routes = getattr(model[0], "sub_modules", {})
         if routes:  # a sentence that looks like the URL of an image is a sentence
-            self.tokenize = lambda texts: dict(model[0].preprocess(texts, modality="text"))
+            prompt = model.prompts.get(model.default_prompt_name)
+            self.tokenize = lambda texts: dict(model[0].preprocess(texts, prompt=prompt, modality="text"))
         elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
             self._pad_to_limit()
 

@@ -27,14 +27,15 @@ from multicse.models.dual_export import form_of, save_dual
 from multicse.models.hub_folders import carried_files, load_saved
 from multicse.models.pooling import Pooling
 from multicse.models.sentence_encoder import hub_names
-from multicse.models.st_modules import Conventions, read_modules
+from multicse.models.st_modules import Conventions
 from multicse.models.text_encoder import TextEncoder
-from multicse.models.text_folders import text_config
+from multicse.models.text_folders import new_model, text_config
 from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from multicse.trainers.engine.export import verify
 from tests.models import tiny_encoder
 
 TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]
+PROMPT = "the red "
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
 TEXT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": WORDS}
 CLAP_INPUT = AudioInput(rate=8000, seconds=1, bins=16, n_fft=512, hop=80, high_hz=4000)
@@ -63,7 +64,7 @@ def text_encoder(name: str) -> TextEncoder:
         "roberta": (RobertaConfig(**TEXT, max_position_embeddings=26, pad_token_id=0, type_vocab_size=1), "cls"),
         "bert": (tiny_encoder.bert_config(), "mean"),
     }
-    return TextEncoder.from_config(made[name][0], tiny_encoder.tokenizer(), made[name][1])
+    return TextEncoder(new_model(made[name][0]), tiny_encoder.tokenizer(), made[name][1])
 
 
 def dino() -> DualEncoder:
@@ -95,6 +96,7 @@ def build(name: str) -> DualEncoder:
         elif part.endswith("bn3.weight"):
             torch.nn.init.ones_(value)
     dual.logit_scale.data.fill_(1.5)
+    dual.text.conventions = Conventions({"query": PROMPT}, "query")
     return dual.eval()
 
 
@@ -185,22 +187,6 @@ def test_evaluation_computes_the_same_vectors(made: Made, name: str) -> None:
         encoder.encode([], "audio" if modality == "image" else "image")
 
 
-@pytest.mark.parametrize("name", ["clip", "clap", "released-resnet", "bert-vit"])
-def test_exports_keep_the_prompt_of_the_text_encoder(name: str, tmp_path: Path) -> None:
-    dual = build(name)
-    dual.keeps_end = True  # as in exports
-    plain = dual.tokenize(["a dog", "guitar"])
-    dual.text.conventions = Conventions({"query": "the red "}, "query")
-    tokens = dual.tokenize(["a dog", "guitar"])
-    assert tokens["input_ids"].shape[1] == plain["input_ids"].shape[1] + 2
-    save_dual(dual, str(tmp_path / "model"))
-    saved = load_saved(tmp_path / "model")
-    assert saved.prompts["query"] == "the red " and saved.default_prompt_name == "query"
-    with torch.no_grad():
-        np.testing.assert_allclose(saved.encode(["a dog", "guitar"]), dual(tokens).numpy(), atol=1e-4)
-    assert read_modules(tmp_path / "model").conventions.prompt == "the red "
-
-
 @pytest.mark.parametrize("name", ["clip", "clap"])
 def test_transformers_loads_its_own_architectures(made: Made, name: str) -> None:
     """RoBERTa's weights and pooler become the text transformer of CLAP."""
@@ -210,7 +196,8 @@ def test_transformers_loads_its_own_architectures(made: Made, name: str) -> None
     items, modality = items_of(dual), dual.modalities[1]
     given: dict[str, Any] = {"images": [Image.fromarray(item) for item in items]} if name == "clip" else {}
     given = given or {"audio": [clip.samples for clip in items], "sampling_rate": 8000}
-    texts = processor(text=TEXTS, return_tensors="pt", padding=True, truncation=True)
+    prompted = [PROMPT + text for text in TEXTS]
+    texts = processor(text=prompted, return_tensors="pt", padding=True, truncation=True)
     with torch.no_grad():
         out = model(**texts, **processor(**given, return_tensors="pt"))
         want, vectors = dual(dual.tokenize(TEXTS)), dual.encode_items(items)

@@ -11,6 +11,7 @@ from transformers import BertConfig, PreTrainedTokenizerFast
 
 from multicse.data.streams.triplets import words
 from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import new_model
 from tests.conftest import ROOT
 
 SENTENCES = [
@@ -23,6 +24,7 @@ TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "int
 
 @pytest.fixture(scope="module")
 def encoder() -> TextEncoder:
+    """A WordPiece tokenizer."""
     return TextEncoder.from_pretrained(str(ROOT / "models" / "small-bert-en"))
 
 
@@ -40,7 +42,8 @@ def byte_level(trim_offsets: bool) -> TextEncoder:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=plain, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>", model_max_length=64
     )
-    return TextEncoder.from_config(BertConfig(vocab_size=len(plain.get_vocab()), max_position_embeddings=64, **TINY), fast)
+    config = BertConfig(vocab_size=len(plain.get_vocab()), max_position_embeddings=64, **TINY)
+    return TextEncoder(new_model(config), fast)
 
 
 def marked(encoder: TextEncoder, texts: list[str], spans: list[tuple[int, int] | None], **more: Any) -> list[list[int]]:
@@ -49,33 +52,17 @@ def marked(encoder: TextEncoder, texts: list[str], spans: list[tuple[int, int] |
     return [ids[on.bool()].tolist() for ids, on in zip(tokens["input_ids"], tokens["word_mask"], strict=True)]
 
 
-def every_word() -> tuple[list[str], list[tuple[int, int] | None]]:
+@pytest.mark.parametrize("kind", ["wordpiece", "byte level", "byte level with the space before a word"])
+def test_marked_tokens_are_the_tokens_of_the_word_alone(encoder: TextEncoder, kind: str) -> None:
+    made = encoder if kind == "wordpiece" else byte_level(trim_offsets=kind == "byte level")
     pairs = [(text, span) for text in SENTENCES for span in words(text)]
-    return [text for text, _ in pairs], [span for _, span in pairs]
-
-
-def test_sub_words_of_a_word_give_the_word(encoder: TextEncoder) -> None:
-    texts, spans = every_word()
-    found = marked(encoder, texts, spans)
-    pieces = [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in found]
-    assert max(map(len, pieces)) >= 3
-    for text, span, parts in zip(texts, spans, pieces, strict=True):
-        assert span is not None
-        word = text[slice(*span)].lower().replace("ö", "o").replace("ï", "i")
-        joined = "".join(part.removeprefix("##") for part in parts)
-        assert joined == word or "[UNK]" in joined, (word, parts)
-    assert sum("[UNK]" in "".join(parts) for parts in pieces) <= 1
-
-
-@pytest.mark.parametrize("trim_offsets", [True, False])
-def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool) -> None:
-    tiny = byte_level(trim_offsets)
-    texts, spans = every_word()
-    for text, span, ids in zip(texts, spans, marked(tiny, texts, spans), strict=True):
-        assert span is not None
-        assert tiny.tokenizer.decode(ids).strip() == text[slice(*span)]
-    offsets = tiny.tokenizer("the dog", return_offsets_mapping=True)["offset_mapping"]
-    assert ((3, 7) in offsets) is not trim_offsets  # otherwise the space before a word is not tested
+    found = marked(made, [text for text, _ in pairs], [span for _, span in pairs])
+    assert max(map(len, found)) >= 3
+    for (text, span), ids in zip(pairs, found, strict=True):
+        alone = made.tokenizer(text[slice(*span)], add_special_tokens=False)["input_ids"]
+        assert made.tokenizer.decode(ids).strip() == made.tokenizer.decode(alone)
+    offsets = made.tokenizer("the dog", return_offsets_mapping=True)["offset_mapping"]
+    assert ((3, 7) in offsets) == (kind.endswith("before a word"))
 
 
 def test_one_word_of_several_and_none(encoder: TextEncoder) -> None:

@@ -11,6 +11,7 @@ from transformers import BertConfig, PretrainedConfig, PreTrainedTokenizerFast
 from multicse.data.streams.base import Batch
 from multicse.models.pooling import Pooling
 from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import new_model
 from multicse.models.word_encoder import WordEncoder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -18,13 +19,16 @@ WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "pl
 WORDS += ["street", "red", "blue", "small", "big", "happy"]
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(limit: int | None = 24, cased: bool = False, **changes: str | None) -> PreTrainedTokenizerFast:
+    """A word-level tokenizer; a change to None removes a special token."""
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    core.normalizer = normalizers.Lowercase()
+    if not cased:
+        core.normalizer = normalizers.Lowercase()
     core.pre_tokenizer = pre_tokenizers.Whitespace()
     core.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
-    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=24, **names)
+    given = {name: value for name, value in {**names, "model_max_length": limit, **changes}.items() if value is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **given)
 
 
 def bert_config(dropout: float = 0.1, hidden_size: int = 16) -> BertConfig:
@@ -42,7 +46,7 @@ def bert_config(dropout: float = 0.1, hidden_size: int = 16) -> BertConfig:
 
 def encoder(pooling: Pooling = "cls_before_pooler", config: PretrainedConfig | None = None) -> TextEncoder:
     torch.manual_seed(0)
-    return TextEncoder.from_config(config or bert_config(), tokenizer(), pooling)
+    return TextEncoder(new_model(config or bert_config()), tokenizer(), pooling)
 
 
 def text_batch(samples: int, views: int = 1, length: int = 6, seed: int = 0) -> Batch:

@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from multicse.data.streams.base import Batch
 from multicse.models import packing
-from multicse.models.packing import Packing, drop, within_lengths, within_offsets, within_padded
+from multicse.models.packing import Packing, _within_lengths, _within_offsets, _within_padded, drop
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.method import Method
@@ -104,10 +104,10 @@ def with_gradients(within: Any, packed: Packing, row: Any, options: dict[str, An
 @pytest.mark.parametrize(
     ("within", "kernel", "dtype", "tolerance"),
     [
-        (within_padded, "", torch.float64, 1e-10),
-        (within_offsets, "", torch.float64, 1e-10),  # neither kernel supports these, so the batch is padded
-        (within_offsets, "efficient", torch.float32, 1e-5),
-        (within_offsets, "flash", torch.bfloat16, 5e-2),
+        (_within_padded, "", torch.float64, 1e-10),
+        (_within_offsets, "", torch.float64, 1e-10),  # neither kernel supports these, so the batch is padded
+        (_within_offsets, "efficient", torch.float32, 1e-5),
+        (_within_offsets, "flash", torch.bfloat16, 5e-2),
     ],
 )
 def test_attention_is_equal_on_other_devices(
@@ -122,7 +122,7 @@ def test_attention_is_equal_on_other_devices(
     )
     row = tuple(states.detach().to(dtype).requires_grad_() for states in row_of(packed))
     wanted = with_gradients(
-        within_lengths, packed, tuple(states.detach().double().requires_grad_() for states in row), options
+        _within_lengths, packed, tuple(states.detach().double().requires_grad_() for states in row), options
     )
     with torch.library._scoped_library("aten", "IMPL") as library:
         attention.register(library)
@@ -142,9 +142,9 @@ def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> No
     row: Any = tuple(
         torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
     )
-    found, wanted = (with_gradients(within, packed, row, options) for within in (within_offsets, within_padded))
+    found, wanted = (with_gradients(within, packed, row, options) for within in (_within_offsets, _within_padded))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 if dtype == torch.float32 else 5e-2)
-    out = within_offsets(packed, row, {**options, "dropout_p": 0.3})
+    out = _within_offsets(packed, row, {**options, "dropout_p": 0.3})
     weights = torch.randn_like(out)
     by_value = torch.autograd.grad(out, row[2], weights)[0]
     torch.testing.assert_close((by_value * row[2]).sum(), (out * weights).sum(), rtol=0.05, atol=0.5)
@@ -154,7 +154,7 @@ def test_dropout_within_texts_equals_the_formula() -> None:
     """With the same draws: softmax of scaled products, dropout, times the values; gradients too."""
     row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
     torch.manual_seed(5)
-    out = within_lengths(packed, row, {"dropout_p": 0.3, "scale": None, "is_causal": False})
+    out = _within_lengths(packed, row, {"dropout_p": 0.3, "scale": None, "is_causal": False})
     torch.manual_seed(5)
     naive, first = [], 0
     for count, length in packed.texts:
@@ -168,7 +168,7 @@ def test_dropout_within_texts_equals_the_formula() -> None:
     alone = torch.cat(naive)[None]
     found = [(o, *torch.autograd.grad(o.square().sum(), row)) for o in (out, alone)]
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
-    assert not torch.allclose(out, within_lengths(packed, row, {"scale": None, "is_causal": False}))
+    assert not torch.allclose(out, _within_lengths(packed, row, {"dropout_p": 0.0, "scale": None, "is_causal": False}))
 
 
 def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:

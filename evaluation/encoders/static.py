@@ -27,9 +27,6 @@ class Static(ModuleEncoder):
         encoder: Encoder of a folder with a transformer and a fast tokenizer.
         dimensions: Number of principal components. If None, 256, or all dimensions of a smaller encoder.
 
-    Raises:
-        EvaluationError: If the encoder has no transformer or no fast tokenizer, or fewer dimensions.
-
     References:
         Arora et al., A Simple but Tough-to-Beat Baseline for Sentence Embeddings, ICLR 2017, eq. 3 (the weights);
         model2vec (Tulkens and van Dongen 2024), https://github.com/MinishLab/model2vec.

@@ -43,9 +43,6 @@ class Labelled:
     Args:
         source: File of the rows, for errors.
         parts: Rows of "all"; of "train" and "test"; or of "train", "dev" and "test".
-
-    Raises:
-        EvaluationError: A part is empty, there is a single class, or a class is missing from train.
     """
 
     def __init__(self, source: str, parts: dict[str, list[Row]]) -> None:
@@ -102,29 +99,18 @@ class Labelled:
         return dict(zip(self.parts, made, strict=True))
 
     def check_folds(self, folds: int, least: int) -> None:
-        """Check the size of every class.
-
-        Args:
-            folds: Number of folds, for the error.
-            least: Smallest number of training rows of a class.
-
-        Raises:
-            EvaluationError: A class is smaller.
-        """
+        """Raise EvaluationError if a class has fewer than `least` training rows."""
         label, count = min(self.counts.items(), key=lambda item: item[1])
         if count < least:
             raise EvaluationError(f"{self.source}: the class {label!r} has {count} rows; {folds} folds need {least}")
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Compute the features of pairs for a classifier.
+    """Compute the features [|u - v|, u * v] of pairs, (N, 2d), for a classifier.
 
     Args:
         u: Embeddings of the first sentences, (N, d).
         v: Embeddings of the second sentences, (N, d).
-
-    Returns:
-        [|u - v|, u * v], (N, 2d).
     """
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
@@ -203,14 +189,11 @@ class ClassificationTask(LabelledTask):
 
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Compute the share of correct labels.
+    """Compute the share of correct labels, in points.
 
     Args:
         gold: Labels, (N,).
         predicted: Predicted labels, (N,).
-
-    Returns:
-        Accuracy in points.
     """
     return 100 * float(np.mean(gold == predicted))
 
@@ -241,16 +224,13 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
 
 
 def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
-    """Check the data of a classification task.
+    """Raise EvaluationError for an unknown head, or data without two classes in both dev and test.
 
     Args:
         name: Name of the task, for the error.
         data: Labelled rows.
         head: Name of the classifier.
         known: Names of all classifiers.
-
-    Raises:
-        EvaluationError: The head is unknown, dev or test is missing, or dev or test has one class.
     """
     if head not in known:
         raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads: {', '.join(known)}")

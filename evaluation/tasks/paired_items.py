@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     key: str
 
     def captions(self) -> list[str]:
-        """Return the captions, at least one: the entry `captions` of the field json, or the field txt."""
+        """Return the captions, at least one."""
         with named(self.where):
             return decode.captions(self.fields, self.key)
 
@@ -50,9 +50,6 @@ class Samples:
     Args:
         task: Name of the task, for errors.
         shards: Folder, brace range or list of shards, as for `ShardSet.open`.
-
-    Raises:
-        EvaluationError: Shards are missing, or samples contain no image, audio or text, or both images and audio.
     """
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
@@ -97,7 +94,9 @@ class Samples:
             return decode.text(raw.fields, ("txt",), raw.key)[0]
         if self.modality == "image":
             return np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
-        return _sound(raw.fields, raw.key)
+        extension, data = decode.member_with_extension(raw.fields, decode.SOUNDS, raw.key)
+        rate = decode.own_rate(data)  # encoders resample it once
+        return Sound(decode.audio(data, extension, rate, raw.key), rate)
 
     def _modality(self) -> str:
         fields = set(self.shards.fields)
@@ -120,9 +119,6 @@ class PairedTask:
     Args:
         name: Name of the task.
         shards: Folder, brace range or list of shards.
-
-    Raises:
-        EvaluationError: The shards contain texts only, or fewer than two items.
     """
 
     def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
@@ -145,15 +141,7 @@ class PairedTask:
 
 
 def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Encode all items, a chunk at a time.
-
-    Args:
-        samples: Images or audio clips with captions.
-        encoder: Encoder of the items.
-
-    Returns:
-        Embeddings of the items (N, d), all captions (T), and the item number of each caption (T,).
-    """
+    """Return the embeddings of all items (N, d), all captions (T), and the item number of each caption (T,)."""
     vectors: list[np.ndarray] = []
     captions: list[str] = []
     owners: list[int] = []
@@ -164,13 +152,6 @@ def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[s
             owners += [number] * len(own)
         vectors.append(embed(encoder, [sample.item for sample in chunk], samples.modality))
     return np.concatenate(vectors), captions, np.asarray(owners)
-
-
-def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
-    """Decode an audio clip at its own sampling frequency; encoders resample it once."""
-    extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)
-    rate = decode.own_rate(data)
-    return Sound(decode.audio(data, extension, rate, key), rate)
 
 
 @contextlib.contextmanager

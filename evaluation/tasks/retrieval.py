@@ -42,9 +42,6 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
 
     Returns:
         Query and rank of each pair, sorted by query.
-
-    Raises:
-        EvaluationError: The embeddings have different widths, or contain NaN (which would get a perfect rank) or infinity.
     """
     if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
         raise EvaluationError(
@@ -62,35 +59,8 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
     return Found(asking, ranks)
 
 
-def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the best rank among the captions of each item.
-
-    Args:
-        ranks: Ranks of captions, (T,).
-        owners: Item of each caption, (T,).
-
-    Returns:
-        Best rank of each item, (N,).
-    """
-    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
-    np.minimum.at(best, owners, ranks)
-    return best
-
-
-def recall_at(ranks: np.ndarray) -> dict[int, float]:
-    """Compute R@1, R@5 and R@10.
-
-    Args:
-        ranks: Best rank of each query, (N,).
-
-    Returns:
-        Share of queries with a rank of at most k, in points, by k.
-    """
-    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in (1, 5, 10)}
-
-
 def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
-    """Compute mAP@10 as LAION-CLAP does.
+    """Compute mAP@10 as LAION-CLAP does: mean over items, in points.
 
     The average precision of an item is sum_r (r / rank_r) over its captions, in order, with a rank of at most 10, divided by
     the number of its captions.
@@ -99,9 +69,6 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
         ranks: Ranks of captions, (T,).
         owners: Item of each caption, (T,).
         most: Largest divisor. Default: no limit.
-
-    Returns:
-        Mean over items, in points.
     """
     gain = np.where(ranks <= 10, place_in_group(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
@@ -110,19 +77,29 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
 
 
 def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the position, from 1, of each value in ascending order within its group.
+    """Return the position (T,), from 1, of each value in ascending order within its group.
 
     Args:
         groups: Group of each value, (T,).
         values: (T,).
-
-    Returns:
-        Positions, (T,).
     """
     order = np.lexsort((values, groups))
     ordered, place = groups[order], np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
     return place
+
+
+def rank_metrics(found: Found, most: int | None = None) -> dict[str, float]:
+    """Return ``r1``, ``r5``, ``r10`` (share of queries with a relevant row among the first k) and ``map10``, in points.
+
+    Args:
+        found: Ranks of relevant rows, at least one per query.
+        most: Largest divisor of mAP@10; see `map_at_10`.
+    """
+    best = np.full(found.queries.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(best, found.queries, found.ranks)
+    recall = {f"r{k}": 100 * float(np.mean(best <= k)) for k in (1, 5, 10)}
+    return {**recall, "map10": map_at_10(found.ranks, found.queries, most)}
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards
@@ -143,12 +120,7 @@ class RetrievalTask(PairedTask):
         shared: Treat equal captions as one caption of all their items: for captions made from class names, where otherwise
             all but one item of a class would count as wrong. Each distinct text is one query, every item with this text is
             relevant, and mAP@10 of a text is divided by min(10, number of its items).
-
-    Raises:
-        EvaluationError: `primary` is unknown.
     """
-
-    primary = "mean_r1"
 
     def __init__(
         self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
@@ -183,11 +155,8 @@ class RetrievalTask(PairedTask):
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
         """Return recall and mAP for ranks from item to text and from text to item."""
-        metrics: dict[str, float] = {}
-        for way, (queries, ranks), most in zip(self.ways, (there, back), (None, 10), strict=True):
-            metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
-            metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
-        return self.with_means(metrics)
+        ways = zip(self.ways, (rank_metrics(there), rank_metrics(back, 10)), strict=True)
+        return self.with_means({f"{way}_{kind}": value for way, found in ways for kind, value in found.items()})
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:
         """Add the means of both directions to the metrics."""
@@ -205,9 +174,6 @@ def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) 
         items: Embeddings of items, (N, d).
         texts: Embeddings of their captions, (N, d).
         scale: Logit scale s.
-
-    Returns:
-        Mean over the N pairs; ln N for uninformative embeddings.
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, Figure 3.
@@ -230,9 +196,6 @@ class ContrastiveTask(PairedTask):
         name: Name of the task.
         shards: Folder, brace range or list of shards.
         batch: Pairs per batch.
-
-    Raises:
-        EvaluationError: `batch` is less than 2, or the encoder has no logit scale (it is not a CLIP or CLAP).
     """
 
     primary = "loss"
@@ -245,7 +208,7 @@ class ContrastiveTask(PairedTask):
         self.batch = batch
 
     def score(self, encoder: Encoder) -> Score:
-        """Return the loss; details are the logit scale, sizes of batches, and the loss at chance level."""
+        """Return the loss; details are the logit scale, sizes of batches, and the loss at chance level, ln(batch)."""
         scale = getattr(encoder, "logit_scale", None)
         if scale is None:
             raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
@@ -267,10 +230,6 @@ def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
     Args:
         path: File with one text per line (``.txt``, ``.txt.gz``), or a TSV with a header.
         columns: Columns of the TSV to read, row by row.
-
-    Raises:
-        EvaluationError: The file contains no text, or is a TSV without `columns`.
-        DataError: The file or a column is missing, or a line has a wrong number of fields.
     """
     path = Path(path).expanduser()
     if columns:

@@ -16,10 +16,8 @@ from multicse.evaluation.registry import absolute, make_tasks
 from multicse.evaluation.task import EvaluationError, evaluate
 from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
-    best_ranks,
-    map_at_10,
+    rank_metrics,
     read_captions,
-    recall_at,
     relevant_ranks,
     symmetric_cross_entropy,
 )
@@ -58,13 +56,8 @@ def naive(items: np.ndarray, texts: np.ndarray, carries: np.ndarray) -> tuple[di
 def ours(items: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> dict[str, float]:
     pairs = np.stack([owners, np.arange(len(texts))])
     there, back = relevant_ranks(items, texts, pairs), relevant_ranks(texts, items, pairs[::-1])
-    forward, backward = recall_at(best_ranks(there.ranks, there.queries)), recall_at(back.ranks)
-    return {
-        **{f"forward_r{k}": value for k, value in forward.items()},
-        **{f"backward_r{k}": value for k, value in backward.items()},
-        "forward_map10": map_at_10(there.ranks, there.queries),
-        "backward_map10": map_at_10(back.ranks, back.queries),
-    }
+    ways = {"forward": rank_metrics(there), "backward": rank_metrics(back)}
+    return {f"{way}_{kind}": value for way, found in ways.items() for kind, value in found.items()}
 
 
 @pytest.mark.parametrize("counts", [[5], [1], [1, 4, 2]], ids=["five", "one", "mixed"])

@@ -15,18 +15,11 @@ from typing import Any, NamedTuple, Protocol
 from multicse import load_plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.word_vectors import is_word_vectors
-from multicse.evaluation.encoders.baselines import Centred, Whitened
-from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.multimodal import OWN, load_whole
-from multicse.evaluation.encoders.static import Static
-from multicse.evaluation.encoders.word_vectors import POOLINGS, WordVectors
 from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
-from multicse.models.hub_folders import module_types, read_json
 from multicse.models.pretrained import EVALUATED
 
-MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A model ID on the Hugging Face Hub, at the start of a model name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -171,40 +164,40 @@ Post = Callable[[Model, Sequence[str], int | None, str, int], Model]
 """Function of model, sentences to fit on, number of dimensions, source of the sentences and seed that returns a model."""
 
 
-def _centred(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    return Centred(model, fit, how, source=source)
+def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.baselines import Centred, Whitened
+
+    return Whitened(model, fit, size, source=source) if how == "whitening" else Centred(model, fit, how, source=source)
+
+
+def _static(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.static import Static
+
+    return Static(model, size)
 
 
 SIZED = ("whitening", "static")
 POST: dict[str, Post] = {
-    "whitening": lambda model, fit, size, source, seed: Whitened(model, fit, size, source=source),
-    **{how: partial(_centred, how) for how in ("centring", "standardise", "all-but-the-top")},
-    "static": lambda model, fit, size, source, seed: Static(model, size),
+    **{how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")},
+    "static": _static,
 }
 """Post-processing by name; plugins add more."""
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
+        from multicse.evaluation.encoders.word_vectors import POOLINGS, WordVectors
+
         return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; specify a folder, or word vectors (.txt .vec .bin, optionally .gz)")
-    if not _has_own_pooling(place):
-        return load_encoder(place, pooling, device, batch_size)
+    from multicse.evaluation.encoders import encoder, multimodal
+
+    if not multimodal.has_own_pooling(place):
+        return encoder.load_encoder(place, pooling, device, batch_size)
     if pooling is not None:
         raise EvaluationError(f"the pooling of {place} is part of the model and cannot be replaced; remove @{pooling}")
-    return load_whole(place, device=device, batch_size=batch_size, seed=seed)
-
-
-def _has_own_pooling(folder: Path) -> bool:
-    """Return True for CLIP, CLAP, and folders with a Router or with code of this package."""
-    configs = [file for name in ("", "0_CLIPModel") if (file := folder / name / "config.json").is_file()]
-    try:
-        return any(kind.startswith(OWN) or kind.endswith(".Router") for kind in module_types(folder)) or any(
-            read_json(file).get("model_type") in MULTIMODAL for file in configs
-        )
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise EvaluationError(f"modules.json, router_config.json or config.json of {folder} is damaged: {error}") from error
+    return multimodal.load_whole(place, device=device, batch_size=batch_size, seed=seed)
 
 
 def _path(text: str) -> Path:

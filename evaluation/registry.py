@@ -12,18 +12,19 @@ from urllib.parse import parse_qsl, urlencode
 
 from multicse import load_plugins
 from multicse.data import shard_urls
-from multicse.data.errors import DataError, did_you_mean
+from multicse.data.errors import did_you_mean
 from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks import sts, zero_shot
 from multicse.evaluation.tasks.classification import ClassificationTask, read_labelled
 from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.paired_items import named
 from multicse.evaluation.tasks.retrieval import BATCH, ContrastiveTask, RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask, hub_pairs, metric_name
 
 logger = logging.getLogger(__name__)
 
-STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
+STS = tuple(sts.FILES["raw"])
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
 GROUPS = {"sts": SEVEN}
 """Groups of tasks by name. `load_plugins` adds to `GROUPS`, `FAMILIES` and `KINDS`."""
@@ -181,10 +182,8 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
     tasks = []
     for name in dict.fromkeys(names):
-        try:
+        with named(f"task {name}"):
             tasks.append(_make(name, data, pairs, probing or Probing()))
-        except DataError as error:
-            raise EvaluationError(f"task {name}: {error}") from error
     title, count = Counter(task.name for task in tasks).most_common(1)[0] if tasks else ("", 0)
     if count > 1:
         raise EvaluationError(

@@ -55,13 +55,7 @@ class Outcome:
 
 
 def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
-    """Score a model on every task, encoding each distinct text once.
-
-    Args:
-        spec: Specification of the model, for the report.
-        model: The model.
-        tasks: Tasks with distinct names.
-    """
+    """Score a model on every task, encoding each distinct text once; `spec` names the model in the report."""
     encoded = encode_once(tasks, model)
     scores = {task.name: task.score(encoded) for task in tasks}
     results = {name: {**score.metrics, **score.details} for name, score in scores.items()}

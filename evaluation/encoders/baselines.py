@@ -70,10 +70,6 @@ def layer_pooling(name: str, depth: int) -> Pool:
     ``ditto<k>-<h>``           as ``first-last``, but the sum over tokens with the weights in `mask`: the attention of each
                                token to itself in head h of layer k, counted from 1 (Chen et al., Ditto, EMNLP 2023)
 
-    Args:
-        name: Name for which `is_layer_pooling` is True.
-        depth: Number of layers of the model.
-
     Raises:
         EvaluationError: If the model does not have the layer.
     """
@@ -132,16 +128,9 @@ class PostProcessed:
 
 
 class Centred(PostProcessed):
-    """Subtract the mean, and scale each dimension to variance 1, or remove the first d / 100 principal axes.
+    """Subtract the mean (``centring``), and scale each dimension to variance 1 (``standardise``).
 
-    Args:
-        encoder: Encoder.
-        sentences: Sentences to fit on.
-        how: ``centring`` (only the mean), ``standardise`` or ``all-but-the-top``.
-        source: Description of the sentences in `protocol`.
-
-    References:
-        Mu and Viswanath, All-but-the-Top, ICLR 2018.
+    With ``all-but-the-top``, remove the first d / 100 principal axes instead (Mu and Viswanath, ICLR 2018).
     """
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], how: str, *, source: str = "given") -> None:
@@ -161,13 +150,7 @@ class Whitened(PostProcessed):
     """PCA whitening: centre vectors, rotate them to the principal axes and scale each axis to variance 1.
 
     Axes without variance are removed, since scaling them would amplify rounding errors. The last LayerNorm of BERT creates
-    one such axis, fewer sentences than dimensions create many.
-
-    Args:
-        encoder: Encoder.
-        sentences: Sentences to fit on.
-        dimensions: Number of principal axes that are kept. If None, all with variance.
-        source: Description of the sentences in `protocol`.
+    one such axis, fewer sentences than dimensions create many. At most `dimensions` axes are kept.
 
     References:
         Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.

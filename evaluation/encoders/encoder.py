@@ -226,13 +226,8 @@ def _content(item: Any) -> bytes:
 class FolderEncoder(ModuleEncoder):
     """Encoder of a Hugging Face or sentence-transformers folder, created by `load_encoder`.
 
-    Args:
-        model: SentenceTransformer.
-        path: Folder that it was loaded from.
-        pooling: Name of the pooling, for reports.
-        batch_size: Texts of 32 tokens per batch.
-        pool: Pooling over the hidden states of all layers. If None, the model's own pooling.
-        head: Layer and head, from 1. `pool` then gets the attention of each token to itself in place of the mask.
+    `pool` replaces the model's own pooling. With `head` (layer and head, from 1), it gets the attention of each token to
+    itself in place of the mask.
     """
 
     def __init__(
@@ -316,7 +311,11 @@ def load_encoder(
     if model.similarity_fn_name != "cosine":
         logger.warning("%s compares vectors by %s, but tasks use cosine similarity", folder, model.similarity_fn_name)
     if pooling is not None and layered:
-        depth = _depth(model, folder)
+        depth = getattr(getattr(getattr(model[0], "auto_model", None), "config", None), "num_hidden_layers", None)
+        if not isinstance(depth, int):
+            raise EvaluationError(
+                f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling"
+            )
         head = _head(model, pooling, depth) if DITTO.fullmatch(pooling) else None
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head)
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
@@ -382,15 +381,6 @@ def refuse_random(model: Any, folder: Path) -> None:
         if network is not None and not (place / "adapter_config.json").is_file():
             tokenizer = module.tokenizer if "text" in module.modalities else None
             EVALUATED.refuse_random(str(folder), place, network, tokenizer)
-
-
-def _depth(model: Any, folder: Path) -> int:
-    """Return the number of layers of the model's transformer, or raise EvaluationError."""
-    config = getattr(getattr(model[0], "auto_model", None), "config", None)
-    depth = getattr(config, "num_hidden_layers", None)
-    if not isinstance(depth, int):
-        raise EvaluationError(f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling")
-    return depth
 
 
 def _hidden_states(model: Any, features: Features) -> list[Tensor]:

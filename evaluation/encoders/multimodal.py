@@ -16,8 +16,9 @@ from torch import Tensor
 
 from multicse.evaluation.encoders.encoder import Features, FolderEncoder, loading, on_device, refuse_random, usable_device
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.hub_folders import CARRIED, SCALE, load_saved, module_types
+from multicse.models.hub_folders import CARRIED, SCALE, load_saved, module_types, read_json
 
+MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 OWN = "multicse_"  # prefix of module types in modules.json with code of this package
 
 
@@ -26,12 +27,6 @@ class MultimodalEncoder(FolderEncoder):
 
     Vectors are the projected features of transformers' `get_text_features`, `get_image_features` and `get_audio_features`.
     They do not depend on the other items: random crops of long clips (CLAP) use the same seed for each clip.
-
-    Args:
-        model: SentenceTransformer.
-        path: Folder that it was loaded from.
-        batch_size: Texts of 32 tokens, images or audio clips per batch.
-        seed: Random seed of crops.
     """
 
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
@@ -95,6 +90,17 @@ class MultimodalEncoder(FolderEncoder):
             # spectrograms of a clip that is not long are equal.
             features["is_longer"] = (mel[:, :1] != mel[:, 1:]).flatten(1).any(1, keepdim=True)
         return features
+
+
+def has_own_pooling(folder: Path) -> bool:
+    """Return True for CLIP, CLAP, and folders with a Router or with code of this package."""
+    configs = [file for name in ("", "0_CLIPModel") if (file := folder / name / "config.json").is_file()]
+    try:
+        return any(kind.startswith(OWN) or kind.endswith(".Router") for kind in module_types(folder)) or any(
+            read_json(file).get("model_type") in MULTIMODAL for file in configs
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EvaluationError(f"modules.json, router_config.json or config.json of {folder} is damaged: {error}") from error
 
 
 def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> FolderEncoder:

@@ -45,12 +45,7 @@ class Sample(NamedTuple):
 
 
 class Samples:
-    """Samples of shards, in order.
-
-    Args:
-        task: Name of the task, for errors.
-        shards: Folder, brace range or list of shards, as for `ShardSet.open`.
-    """
+    """Samples of shards, in order; errors name the task."""
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
         self.task = f"task {task}"
@@ -118,7 +113,7 @@ class PairedTask:
 
     Args:
         name: Name of the task.
-        shards: Folder, brace range or list of shards.
+        shards: Folder, brace range or list of shards, as for `ShardSet.open`.
     """
 
     def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:

@@ -110,12 +110,9 @@ class RetrievalTask(PairedTask):
 
     Metrics, in points: ``<image|audio>_to_text_r1`` (r5, r10), where the item is the query and its best ranked caption
     counts; ``text_to_<image|audio>_r1``, where every caption is a query; ``..._map10``, mAP@10; ``mean_r1`` and
-    ``mean_map10``, the means of both directions. With five captions per item, text-to-item scores equal the average of
-    LAION-CLAP's five passes.
+    ``mean_map10``, the means of both directions.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         primary: Main metric of the task.
         shared: Treat equal captions as one caption of all their items: for captions made from class names, where otherwise
             all but one item of a class would count as wrong. Each distinct text is one query, every item with this text is
@@ -167,34 +164,14 @@ class RetrievalTask(PairedTask):
 # ------------------------------------------------------------------------------------------------------- validation loss
 
 
-def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) -> float:
-    """Compute CLIP's loss of pairs, (CE(s I T', diagonal) + CE(s T I', diagonal)) / 2 with unit vectors I and T.
-
-    Args:
-        items: Embeddings of items, (N, d).
-        texts: Embeddings of their captions, (N, d).
-        scale: Logit scale s.
-
-    References:
-        Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, Figure 3.
-    """
-    if items.shape != texts.shape:
-        raise EvaluationError(f"the loss needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
-    logits = scale * unit(items) @ unit(texts).T
-    both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
-    return float((both / 2 - logits.diagonal()).mean())
-
-
 class ContrastiveTask(PairedTask):
     """Validation loss for choosing a checkpoint, as in CyCLIP's code and Zhao et al.; lower is better, not in points.
 
-    ``loss`` is the mean of `symmetric_cross_entropy` over batches, at the encoder's logit scale, for items with their first
-    captions in the order of the shards. Losses are comparable only for equal `batch`. An incomplete last batch is skipped,
-    as in training, unless it is the only one.
+    ``loss`` is CLIP's loss (Radford et al. 2021, Figure 3) at the encoder's logit scale, averaged over batches of items with
+    their first captions in the order of the shards. Losses are comparable only for equal `batch`. An incomplete last batch
+    is skipped, as in training, unless it is the only one.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         batch: Pairs per batch.
     """
 
@@ -214,9 +191,15 @@ class ContrastiveTask(PairedTask):
             raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
         items, captions, owners = encode_pairs(self.samples, encoder)
         (texts,) = look_up(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
+        if items.shape != texts.shape:
+            raise EvaluationError(f"task {self.name} needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
         size = min(self.batch, len(items))
-        starts = range(0, len(items) - size + 1, size)
-        losses = [symmetric_cross_entropy(items[i : i + size], texts[i : i + size], scale) for i in starts]
+        losses = []
+        for start in range(0, len(items) - size + 1, size):
+            rows = slice(start, start + size)
+            logits = scale * unit(items[rows]) @ unit(texts[rows]).T
+            both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
+            losses.append(float((both / 2 - logits.diagonal()).mean()))
         details = {"items": len(items), "batch": size, "batches": len(losses), "left_out": len(items) - size * len(losses)}
         return Score({"loss": float(np.mean(losses))}, {**details, "logit_scale": scale, "chance": float(np.log(size))})
 

@@ -189,10 +189,6 @@ def pair_task(path: Path) -> PairTask:
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the
       task is named after the subset.
     * A folder of such SemEval files: all subsets, sorted by name.
-
-    Raises:
-        EvaluationError: A file has another format or contains no ratings.
-        DataError: A file is missing or a line is invalid.
     """
     name = path.name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
@@ -292,14 +288,8 @@ LEE = {  # documents: 30 with 435 pairs, 20 with 190, 50 with 1,225
 def lee(name: str) -> PairTask:
     """Return the task ``lee``, ``lee-dev`` or ``lee-all``: 50 short news documents with human ratings of all 1,225 pairs.
 
-    gensim includes the corpus, so no download is needed. It is split by document: no document of the development pairs
-    occurs in the test pairs. A rating is the mean of the raters divided by 5, so 0.2 to 1.
-
-    Raises:
-        EvaluationError: gensim or its test data is missing.
-
-    References:
-        Lee, Pincombe and Welsh, An Empirical Evaluation of Models of Text Document Similarity, CogSci 2005.
+    gensim includes the corpus (Lee, Pincombe and Welsh, CogSci 2005), so no download is needed. It is split by document: no
+    document of the development pairs occurs in the test pairs. Ratings are from 0.2 to 1.
     """
     spec = importlib.util.find_spec("gensim")  # importing gensim takes a second; only its files are needed
     folder = Path(spec.origin or "").parent / "test" / "test_data" if spec else Path()
@@ -328,9 +318,6 @@ def hub_pairs(spec: str) -> PairTask:
     Args:
         spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
             default split is test. Code of a data set is never executed.
-
-    Raises:
-        EvaluationError: The library, the data set, the split or a column is missing.
     """
     name, *rest = spec.split(":")
     if not name or len(rest) > 2 or not all(rest):

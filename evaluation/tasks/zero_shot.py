@@ -38,8 +38,6 @@ class ZeroShotTask(PairedTask):
     samples.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         classes: Names of the classes 0, 1, .... Default: the names in the shards, with spaces instead of underscores.
         templates: Prompts with ``{}`` or ``{label}``. Default: CLIP's for images, CLAP's for audio.
     """

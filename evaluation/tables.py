@@ -191,11 +191,6 @@ def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.
 
 def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[Column]]:
     """Return the rows with averages added as tasks, and the columns with at least one score, in the papers' order."""
-    labels = [row.label for row in rows]
-    if not rows or not all(row.runs for row in rows):
-        raise EvaluationError("a comparison needs at least one row, and every row at least one run")
-    if len(set(labels)) < len(labels):
-        raise EvaluationError(f"labels must differ: {', '.join(labels)}")
     tasks = dict.fromkeys(task for row in rows for run in row.runs for task in run)
     rows = [replace(row, runs=[{**run, **averages(run, metric)} for run in row.runs]) for row in rows]
     every = [run for row in rows for run in row.runs]

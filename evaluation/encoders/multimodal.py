@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,8 +81,12 @@ class MultimodalEncoder(FolderEncoder):
         wave = np.asarray(clip.samples, dtype=np.float32)
         if clip.rate != rate:
             wave = soxr.resample(wave, clip.rate, rate)
-        with _numpy_seed(self.seed):
+        state = np.random.get_state()  # of the random generator that processors use
+        np.random.seed(self.seed)
+        try:
             features = dict(self.model.preprocess([{"audio": {"array": wave, "sampling_rate": rate}}]))
+        finally:
+            np.random.set_state(state)
         mel = features.get("input_features")
         if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
             # CLAP's fusion marks one clip of every batch as long if none is, so vectors would depend on the batch. The four
@@ -142,14 +145,3 @@ def _scale(module: Any, folder: Path) -> float | None:
         if isinstance(value := getattr(model, name, None), Tensor) and value.numel() == 1:
             return float(value.detach().exp())
     return None
-
-
-@contextlib.contextmanager
-def _numpy_seed(seed: int) -> Iterator[None]:
-    """Seed NumPy's global random generator, which processors use, and restore its state afterwards."""
-    state = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)

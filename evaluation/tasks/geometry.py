@@ -64,8 +64,6 @@ def anisotropy(x: np.ndarray) -> dict[str, float]:
     constant embeddings (Chen and He 2021, Figure 2). ``top3_variance``: share of the variance in the three dimensions with
     the highest variance; 3/d if all are equal.
     """
-    if len(x) < 2:
-        raise EvaluationError(f"a mean over pairs needs at least 2 embeddings, got {len(x)}")
     rows = on_sphere(x).double()
     mean_cosine = float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
     spread = rows.std(0, correction=0).numpy() * np.sqrt(x.shape[1])

@@ -74,11 +74,8 @@ class Labelled:
     @property
     def hash(self) -> str:
         """SHA-256 of parts, sentences and labels."""
-        digest = hashlib.sha256()
-        for part, rows in self.parts.items():
-            for row in rows:
-                digest.update(repr((part, row.text, row.second, row.label)).encode())
-        return digest.hexdigest()
+        rows = ((part, row.text, row.second, row.label) for part, rows in self.parts.items() for row in rows)
+        return hashlib.sha256("".join(map(repr, rows)).encode()).hexdigest()
 
     @property
     def sides(self) -> list[list[str]]:

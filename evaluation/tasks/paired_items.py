@@ -68,8 +68,8 @@ class Samples:
 
     def chunks(self, size: int = CHUNK) -> Iterator[list[Sample]]:
         """Yield all samples, at most `size` at a time. Raises EvaluationError for a sample that cannot be decoded."""
-        samples = self._raw()
-        while chunk := [self._decoded(raw) for raw in islice(samples, size)]:
+        samples = map(self._decoded, self._raw())
+        while chunk := list(islice(samples, size)):
             yield chunk
 
     def _decoded(self, raw: RawSample | BadSample) -> Sample:
@@ -77,21 +77,20 @@ class Samples:
         if isinstance(raw, BadSample):
             raise EvaluationError(f"{where}, sample {raw.key!r}: {raw.reason}")
         with named(where):
-            return Sample(where, self._item(raw), raw.fields, raw.key)
+            if self.modality == "text":
+                item: Any = decode.text(raw.fields, ("txt",), raw.key)[0]
+            elif self.modality == "image":
+                item = np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
+            else:
+                extension, data = decode.member_with_extension(raw.fields, decode.SOUNDS, raw.key)
+                rate = decode.own_rate(data)  # encoders resample it once
+                item = Sound(decode.audio(data, extension, rate, raw.key), rate)
+        return Sample(where, item, raw.fields, raw.key)
 
     def _raw(self) -> Iterator[RawSample | BadSample]:
         with named(self.task):
             for shard in self.shards.shards:
                 yield from read(shard, range(shard.samples))
-
-    def _item(self, raw: RawSample) -> Any:
-        if self.modality == "text":
-            return decode.text(raw.fields, ("txt",), raw.key)[0]
-        if self.modality == "image":
-            return np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
-        extension, data = decode.member_with_extension(raw.fields, decode.SOUNDS, raw.key)
-        rate = decode.own_rate(data)  # encoders resample it once
-        return Sound(decode.audio(data, extension, rate, raw.key), rate)
 
     def _modality(self) -> str:
         fields = set(self.shards.fields)

@@ -89,13 +89,8 @@ def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     return place
 
 
-def rank_metrics(found: Found, most: int | None = None) -> dict[str, float]:
-    """Return ``r1``, ``r5``, ``r10`` (share of queries with a relevant row among the first k) and ``map10``, in points.
-
-    Args:
-        found: Ranks of relevant rows, at least one per query.
-        most: Largest divisor of mAP@10; see `map_at_10`.
-    """
+def _metrics(found: Found, most: int | None = None) -> dict[str, float]:
+    """Return recall at 1, 5 and 10, and mAP@10 with this largest divisor, in points."""
     best = np.full(found.queries.max() + 1, np.iinfo(np.int64).max)
     np.minimum.at(best, found.queries, found.ranks)
     recall = {f"r{k}": 100 * float(np.mean(best <= k)) for k in (1, 5, 10)}
@@ -152,7 +147,7 @@ class RetrievalTask(PairedTask):
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
         """Return recall and mAP for ranks from item to text and from text to item."""
-        ways = zip(self.ways, (rank_metrics(there), rank_metrics(back, 10)), strict=True)
+        ways = zip(self.ways, (_metrics(there), _metrics(back, 10)), strict=True)
         return self.with_means({f"{way}_{kind}": value for way, found in ways for kind, value in found.items()})
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -94,10 +94,8 @@ class PairTask:
     @property
     def hash(self) -> str:
         """SHA-256 of pairs and ratings. SentEval's tokenised text and raw text of one set have different hashes."""
-        digest = hashlib.sha256()
-        for row in zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True):
-            digest.update(repr(tuple(map(str, row))).encode())
-        return digest.hexdigest()
+        rows = zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True)
+        return hashlib.sha256("".join(repr(tuple(map(str, row))) for row in rows).encode()).hexdigest()
 
     def sentences(self) -> list[str]:
         """Return the distinct sentences in order of first appearance."""

@@ -1,7 +1,7 @@
 """Loading of encoders by a model name, ``PLACE[@POOLING][+POST][:FIT]``.
 
-PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`; those in `SIZED` may
-have a number of dimensions.
+PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`, those in `SIZED` with an
+optional number of dimensions.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any, NamedTuple, Protocol
 from multicse import load_plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.word_vectors import is_word_vectors
-from multicse.evaluation.encoders.folders import model_type, own_module
 from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.models.pretrained import EVALUATED
 
-MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A model ID on the Hugging Face Hub, at the start of a model name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -55,11 +53,7 @@ class Spec(NamedTuple):
 def parse(spec: str) -> Spec:
     """Parse a model name and find its place.
 
-    The place is the longest prefix that exists on disk. If there is none, it is a model ID on the Hugging Face Hub, and the
-    model is downloaded or taken from the cache.
-
-    Args:
-        spec: Model name, ``PLACE[@POOLING][+POST][:FIT]``.
+    The place is the longest prefix that exists on disk, otherwise a model ID on the Hugging Face Hub.
 
     Raises:
         EvaluationError: If the model is not found, the Hub cannot be reached, or the post-processing is unknown.
@@ -123,8 +117,7 @@ def load_model(
 
     Args:
         spec: Model name, ``PLACE[@POOLING][+POST][:FIT]``.
-        pooling: Pooling if the model name has none; see `baselines.layer_pooling` for poolings over layers and
-            `WordVectors` for word vectors.
+        pooling: Pooling if the model name has none; see `load_encoder` and `WordVectors`.
         device: Device. If None, the first GPU, otherwise the CPU.
         batch_size: Texts of 32 tokens, images or audio clips per batch.
         fit: Sentences to fit the post-processing on if the model name has no FIT.
@@ -132,8 +125,8 @@ def load_model(
         seed: Random seed of the fit, and of CLAP's random crops.
 
     Raises:
-        EvaluationError: If the model is not found or cannot be loaded, pooling or post-processing are unknown, two
-            different poolings are given, or a post-processing has no sentences to fit on.
+        EvaluationError: If the model cannot be found or loaded, a part of its name is unknown, two different poolings are
+            given, or a post-processing has no sentences to fit on.
     """
     place, own, post, own_fit = parse(spec)
     if own is not None and pooling is not None and own != pooling:
@@ -198,15 +191,13 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
         return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; specify a folder, or word vectors (.txt .vec .bin, optionally .gz)")
-    if own_module(place) is None and model_type(place) not in MULTIMODAL:
-        from multicse.evaluation.encoders.encoder import load_encoder
+    from multicse.evaluation.encoders import encoder, multimodal
 
-        return load_encoder(place, pooling, device, batch_size)
-    from multicse.evaluation.encoders.multimodal import load_whole
-
+    if not multimodal.has_own_pooling(place):
+        return encoder.load_encoder(place, pooling, device, batch_size)
     if pooling is not None:
         raise EvaluationError(f"the pooling of {place} is part of the model and cannot be replaced; remove @{pooling}")
-    return load_whole(place, device=device, batch_size=batch_size, seed=seed)
+    return multimodal.load_whole(place, device=device, batch_size=batch_size, seed=seed)
 
 
 def _path(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Registry of tasks: known names, names for which a folder contains data, and construction of a task from its name."""
+"""Registry of tasks: known names, names with data in a folder, and construction of a task from its name."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from urllib.parse import parse_qsl, urlencode
 
 from multicse import load_plugins
 from multicse.data import shard_urls
-from multicse.data.errors import DataError, did_you_mean
+from multicse.data.errors import did_you_mean
 from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks import sts, zero_shot
 from multicse.evaluation.tasks.classification import ClassificationTask, read_labelled
 from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.paired_items import named
 from multicse.evaluation.tasks.retrieval import BATCH, ContrastiveTask, RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask, hub_pairs, metric_name
 
 logger = logging.getLogger(__name__)
 
-STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
+STS = tuple(sts.FILES["raw"])
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
 GROUPS = {"sts": SEVEN}
 """Groups of tasks by name. `load_plugins` adds to `GROUPS`, `FAMILIES` and `KINDS`."""
@@ -35,15 +36,13 @@ Options = dict[str, str]
 
 
 class Family(NamedTuple):
-    """Named tasks that a plugin adds.
-
-    `make` takes a name, the data folder, a function for sets of rated pairs, and the settings of classifiers. `found` takes
-    a data folder, its layout and the names of the sets of pairs in it, and returns the names of the tasks with data.
-    """
+    """Named tasks that a plugin adds."""
 
     names: tuple[str, ...]
     found: Callable[[Path, str, Sequence[str]], list[str]]
+    """Function of a data folder, its layout and its sets of pairs that returns the names of the tasks with data."""
     make: Callable[[str, str | Path | None, Pairs, Probing], Task]
+    """Function of a name, the data folder, a function for sets of pairs, and the settings of classifiers."""
     folders: tuple[str, ...] = ()
     """Names of folders that identify SentEval's layout."""
 
@@ -61,9 +60,8 @@ def known() -> tuple[str, ...]:
 def is_development(name: str) -> bool:
     """Return whether a checkpoint may be chosen on a task.
 
-    Among the named tasks only development pairs and their geometry qualify. A set of the user's own qualifies unless it
-    trains a classifier or its name marks it as a test set (the word "test", or STS12 to STS16). A data set of the Hugging
-    Face Hub must name a split, since test is the default.
+    A set of the user's own qualifies unless it trains a classifier or its name marks it as a test set (the word "test", or
+    STS12 to STS16). A data set of the Hugging Face Hub must name a split, since test is the default.
     """
     load_plugins()
     kind, colon, place = name.partition(":")
@@ -76,35 +74,21 @@ def is_development(name: str) -> bool:
 
 
 def available(data: str | Path | None = None) -> list[str]:
-    """Return the names of the STS sets in the folder `data`, or of the Lee corpus if `data` is None.
-
-    Training splits, geometry and the tasks of plugins are not included; request them by name.
-    """
+    """Return the names of the STS sets in a folder, without training splits; without a folder, of the Lee corpus."""
     if data is None:
         return list(sts.LEE)
     return [name for name in found(data) if name in STS and not name.endswith("-train")]
 
 
 def found(data: str | Path) -> list[str]:
-    """Return the names of all tasks, except geometry, for which the folder `data` contains files."""
+    """Return the names of all tasks, except geometry, with files in a folder."""
     folder, layout = located("sts", data)
     names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
     return names + [name for family in FAMILIES for name in family.found(folder, layout, names)]
 
 
-def expand(names: Sequence[str], data: str | Path | None = None) -> list[str]:
-    """Replace groups (``sts``) by their members with data in the folder; members without data are logged.
-
-    Args:
-        names: Names of tasks and groups.
-        data: Data folder.
-
-    Returns:
-        Distinct task names, in order.
-
-    Raises:
-        EvaluationError: The folder contains no member of a group.
-    """
+def _expand(names: Sequence[str], data: str | Path | None) -> list[str]:
+    """Replace groups (``sts``) by their members with data in the folder; raise EvaluationError if a group has none."""
     load_plugins()
     here = found(data) if data is not None and any(name in GROUPS for name in names) else []
     chosen: list[str] = []
@@ -120,14 +104,11 @@ def expand(names: Sequence[str], data: str | Path | None = None) -> list[str]:
 
 
 def located(name: str, data: str | Path | None) -> tuple[Path, str]:
-    """Locate the files of a task.
+    """Return the folder with the files of a task, and its layout, "raw" or "senteval".
 
     Args:
         name: Name of the task, for the error.
         data: Folder of raw TSVs, SentEval's downstream folder, or the folder that contains downstream.
-
-    Returns:
-        The folder and its layout, "raw" or "senteval".
 
     Raises:
         EvaluationError: `data` is None, is not a folder, or has another layout.
@@ -138,7 +119,7 @@ def located(name: str, data: str | Path | None) -> tuple[Path, str]:
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise EvaluationError(f"data folder {folder} not found")
-    if any((folder / file).is_file() for file in sts.RAW_FILES.values()):
+    if any((folder / file).is_file() for file in sts.FILES["raw"].values()):
         return folder, "raw"
     known_by = ("STS", "SICK", *(name for family in FAMILIES for name in family.folders))
     for candidate in (folder, folder / "downstream"):
@@ -172,30 +153,22 @@ def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> l
     Raises:
         EvaluationError: As for `make_tasks`, or the folder `data` contains no STS set, or no task reads it.
     """
-    chosen = expand(names or available(data), data)
+    chosen = _expand(names or available(data), data)
     if not chosen:
         raise EvaluationError(f"the data folder {data} contains no STS set; name other tasks with --tasks")
-    if data is not None and not any(map(_reads_data, chosen)):
+    without_data = (*KINDS, *sts.LEE, *(name + GEOMETRY for name in sts.LEE))
+    if data is not None and all(name.partition(":")[0] in without_data for name in chosen):
         raise EvaluationError(f"--data {data}: none of the tasks {', '.join(chosen)} reads it; leave it out")
     return make_tasks(chosen, data, probing)
-
-
-def _reads_data(name: str) -> bool:
-    """Return whether a task reads the data folder."""
-    return name.partition(":")[0] not in KINDS and name.removesuffix(GEOMETRY) not in sts.LEE
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:
     """Create tasks from their names.
 
     Args:
-        names: Task names. ``NAME-geometry`` measures alignment and uniformity on a set of pairs; ``KIND:PLACE`` is a data
-            set of the user's own (`KINDS`).
+        names: Task names, ``NAME-geometry`` for a set of pairs, or ``KIND:PLACE`` for a data set of the user's own.
         data: Data folder. The Lee tasks need none.
         probing: Settings of classifiers.
-
-    Returns:
-        The tasks, in order, without repetitions.
 
     Raises:
         EvaluationError: A name is unknown, a folder or file is missing, or a file has an invalid line.
@@ -209,10 +182,8 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
     tasks = []
     for name in dict.fromkeys(names):
-        try:
+        with named(f"task {name}"):
             tasks.append(_make(name, data, pairs, probing or Probing()))
-        except DataError as error:
-            raise EvaluationError(f"task {name}: {error}") from error
     title, count = Counter(task.name for task in tasks).most_common(1)[0] if tasks else ("", 0)
     if count > 1:
         raise EvaluationError(
@@ -243,16 +214,14 @@ def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) ->
 
 
 class Kind(NamedTuple):
-    """Tasks named KIND:PLACE, with options in URL syntax (zero-shot:shards/cifar?classes=names.json).
-
-    `make` takes title, place, options and the settings of classifiers. If `trains`, the task trains a classifier, and no
-    checkpoint may be chosen on it.
-    """
+    """Tasks named KIND:PLACE, with options in URL syntax (zero-shot:shards/cifar?classes=names.json)."""
 
     about: str
     make: Callable[[str, str, Options, Probing], Task]
+    """Function of title, place, options and the settings of classifiers."""
     options: tuple[str, ...] = ()
     trains: bool = False
+    """The task trains a classifier, so no checkpoint may be chosen on it."""
 
 
 def _own(kind: str, place: str, probing: Probing) -> Task:
@@ -277,16 +246,7 @@ def _options(place: str) -> tuple[str, Options]:
 
 
 def number(option: str, text: str, kind: type[int | float] = int) -> int | float:
-    """Parse the number of an option.
-
-    Args:
-        option: Name of the option, for the error.
-        text: Its value.
-        kind: int or float.
-
-    Raises:
-        EvaluationError: The text is not a number of this kind.
-    """
+    """Parse the number of an option; raise EvaluationError for other texts."""
     try:
         return kind(text)
     except ValueError:
@@ -294,16 +254,7 @@ def number(option: str, text: str, kind: type[int | float] = int) -> int | float
 
 
 def switch(title: str, options: Options, name: str) -> bool:
-    """Parse a boolean option.
-
-    Args:
-        title: Title of the task, for the error.
-        options: Options of the task.
-        name: Name of the option. Default: false.
-
-    Raises:
-        EvaluationError: The value is neither "true" nor "false".
-    """
+    """Parse a boolean option, by default false; raise EvaluationError unless it is "true" or "false"."""
     given = options.get(name, "false")
     if given not in ("true", "false"):
         raise EvaluationError(f"task {title}: option {name}={given}; expected true or false")

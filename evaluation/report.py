@@ -33,17 +33,14 @@ PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", 
 
 @dataclass(frozen=True)
 class Measured:
-    """One model on some tasks.
-
-    Attributes:
-        report: Content of the JSON file.
-        examples: Values (N,) of each task for a paired test of two single runs.
-        encoded: Embeddings of the tasks' sentences.
-    """
+    """One model on some tasks."""
 
     report: dict[str, Any]
+    """Content of the JSON file."""
     examples: dict[str, np.ndarray] = field(default_factory=dict)
+    """Values (N,) of each task for a paired test of two single runs."""
     encoded: Encoded | None = None
+    """Embeddings of the tasks' sentences."""
 
 
 @dataclass
@@ -58,13 +55,7 @@ class Outcome:
 
 
 def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
-    """Score a model on every task, encoding each distinct text once.
-
-    Args:
-        spec: Specification of the model, for the report.
-        model: The model.
-        tasks: Tasks with distinct names.
-    """
+    """Score a model on every task, encoding each distinct text once; `spec` names the model in the report."""
     encoded = encode_once(tasks, model)
     scores = {task.name: task.score(encoded) for task in tasks}
     results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
@@ -77,12 +68,7 @@ def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
 
 
 def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return hashes of model and data, the protocol, and versions of libraries.
-
-    Args:
-        model: The evaluated model.
-        tasks: Its tasks.
-    """
+    """Return hashes of model and data, the protocol, and versions of libraries."""
     similarity = {"similarity": "cosine", "spearman": "all subsets concatenated"}
     return {
         "model_sha256": model.hash,
@@ -93,14 +79,7 @@ def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Check that reports can be compared.
-
-    Args:
-        reports: Reports of each model's runs, by label.
-
-    Raises:
-        EvaluationError: Two reports used different data, or different protocols of a classifier.
-    """
+    """Raise EvaluationError if two reports, by label, used different data, or different protocols of a classifier."""
     first: dict[tuple[str, str], tuple[Any, str]] = {}
     for label, report in ((label, report) for label, several in reports.items() for report in several):
         hashes = report.get("provenance", {}).get("data_sha256", {})
@@ -113,15 +92,7 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
 
 
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
-    """Read an existing report, and its examples if an .npz file with them is next to it.
-
-    Args:
-        file: Report of one model.
-        tasks: Tasks to read; others are ignored.
-
-    Raises:
-        EvaluationError: The file is not a report of one model, or contains none of the tasks.
-    """
+    """Read the results of these tasks from a report of one model, and the examples from the .npz file next to it."""
     names = [task.name for task in tasks]
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
@@ -140,7 +111,7 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
 
 
 def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[tuple[str, Figure]]:
-    """Draw the figures of a model: similarity by rating for sets of pairs, and the figures of plugins.
+    """Draw similarity by rating for sets of pairs, and the figures of plugins, and yield name and figure.
 
     A figure that cannot be drawn (a collapsed encoder has no t-SNE) is skipped with a warning.
 
@@ -148,9 +119,6 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
         encoded: Embeddings of the tasks' sentences.
         tasks: Tasks to draw.
         seed: Seed of figures with random choices.
-
-    Yields:
-        Name and figure.
     """
     from multicse.evaluation.figures.basic import similarity_by_gold_figure
 
@@ -182,17 +150,10 @@ SCATTERS: list[Callable[[Task, Runs], Iterator[tuple[str, Figure]]]] = []
 
 
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
-    """Draw several models on each geometry task.
+    """Draw several models, with their runs' reports by label, on each task, and yield name and figure.
 
-    For sets of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the set if
-    all models have one. Plugins draw figures of other tasks.
-
-    Args:
-        runs: Reports of each model's runs, by label.
-        tasks: Tasks to draw.
-
-    Yields:
-        Name and figure.
+    For the geometry of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the
+    pairs if all models have one. Plugins draw figures of other tasks.
     """
     from multicse.evaluation.figures.basic import alignment_uniformity_scatter
 

@@ -39,13 +39,12 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
     return Summary(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None, len(x))
 
 
-def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, *, pooled: bool = True) -> TTest:
-    """Run a two-sided unpaired t-test between the scores of two models over seeds.
+def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
+    """Run Student's two-sided unpaired t-test, with pooled variance, between the scores of two models over seeds.
 
     Args:
         a: Scores of the first model, (N,), one per seed, N >= 2.
         b: Scores of the second model, (M,), M >= 2.
-        pooled: If True, use Student's t-test with pooled variance, else Welch's t-test.
 
     Raises:
         EvaluationError: A side has fewer than 2 values, a value is not finite, or neither side varies.
@@ -55,7 +54,7 @@ def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, 
     """
     x, y = _values("a", a), _values("b", b)
     _check_varies(x, y)
-    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x, equal_var=pooled))
+    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x))
 
 
 def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
@@ -64,9 +63,6 @@ def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
     Args:
         value: The constant.
         b: Scores, (N,), one per seed, N >= 2.
-
-    Raises:
-        EvaluationError: As for `student_t`.
     """
     y = _values("b", b)
     _check_varies(y)
@@ -103,20 +99,16 @@ def paired_bootstrap(
 ) -> float:
     """Compare two encoders on the pairs of one test set by a paired bootstrap.
 
-    Both encoders are scored on the same resampled pairs, which removes the variance that they share. The correlation of a
-    resample with constant values counts as 0. p is twice the smaller share of differences on one side of 0, with 1 added to
-    both counts, so it is never 0. The test compares two sets of weights, not two methods, which vary by seed.
+    p is twice the smaller share of differences on one side of 0, with 1 added to both counts, so it is never 0. The test
+    compares two sets of weights, not two methods, which vary by seed.
 
     Args:
         first: Cosines of the first encoder, (N,).
         second: Cosines of the second encoder, (N,).
         gold: Human ratings, (N,).
-        metric: "spearman" or "pearson", over all pairs as in `PairTask`.
+        metric: "spearman" or "pearson".
         samples: Number of resamples.
         seed: Seed of the resampling.
-
-    Returns:
-        Two-sided p value.
 
     Raises:
         EvaluationError: Lengths differ, a value is not finite, or all ratings are equal.
@@ -139,17 +131,11 @@ def paired_bootstrap(
 
 
 def sign_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Compare two classifiers on the examples of one test set by McNemar's exact test.
+    """Compute the two-sided p value of McNemar's exact test of two classifiers on one test set.
 
     Args:
         first: Whether the first classifier is right on each example, (N,), boolean.
         second: Whether the second classifier is right, (N,), boolean.
-
-    Returns:
-        Two-sided p value; 1 if the classifiers agree everywhere.
-
-    Raises:
-        EvaluationError: Lengths differ.
     """
     x, y = _values("first", first), _values("second", second)
     _same_length(x, y)

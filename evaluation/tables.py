@@ -32,15 +32,12 @@ NEITHER = {"modality_gap", "inter_class_distance"}  # have no best; lower is bet
 
 @dataclass(frozen=True)
 class Row:
-    """A model in a comparison: its label, and the results of its runs (one per seed).
-
-    `examples` contains, by task, the values for a paired test of single runs: the cosine of every pair (N,), or for a
-    classification whether each example was right (N,), boolean.
-    """
+    """A model in a comparison: its label, and the results of its runs (one per seed)."""
 
     label: str
     runs: Sequence[Results]
     examples: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Values (N,) by task for a paired test of single runs; see `Score`."""
 
 
 class Column(NamedTuple):
@@ -67,16 +64,14 @@ class Marks:
 
 
 def averages(results: Results, metric: str | None = None) -> dict[str, dict[str, float]]:
-    """Average the STS tasks and the transfer tasks, as the papers do.
-
-    Each score is rounded to 2 decimals first, as in the papers' script.
+    """Average the STS tasks and the transfer tasks, as the papers do: each score is rounded to 2 decimals first.
 
     Args:
         results: Results of one run.
         metric: Metric to average. Default: Spearman for STS, accuracy for transfer.
 
     Returns:
-        Averages as tasks, such as ``average of 7``; a group with fewer than two results has none.
+        Averages as tasks, such as ``average of 7``, for groups with at least two results.
     """
     found = {}
     for title, group, headline in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
@@ -93,24 +88,19 @@ def task_table(results: Results) -> str:
     for task, scores in results.items():
         metrics = [m for m, value in scores.items() if isinstance(value, float) and m != "threshold"]
         metrics += [m for m in ("pairs", "skipped") if m in scores]
-        blocks.setdefault(tuple(metrics), []).append([task, *(_cell(scores[m], m) for m in metrics)])
+        cells = (f"{scores[m]:.{_digits(m)}f}" if isinstance(scores[m], float) else f"{scores[m]:,}" for m in metrics)
+        blocks.setdefault(tuple(metrics), []).append([task, *cells])
     return "\n\n".join(layout([["task", *metrics], *rows]) for metrics, rows in blocks.items())
 
 
 def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | None = None, style: str = "text") -> str:
     """Format several models, one row each, with mean ± sample standard deviation for several runs.
 
-    Columns are the seven STS sets and their average, the transfer tasks and their average, then all other tasks. "-" means
-    that a run has no score.
-
     Args:
         rows: The models.
-        metric: Metric to show for every task; tasks without it are skipped. If None, the main metric of each task.
+        metric: Metric to show for every task that has it. If None, the main metric of each task.
         marks: p values from `significance`; ``*`` p < .05, ``**`` p < .01.
         style: "text", "markdown" or "latex"; the last two show the best score of a column in bold.
-
-    Raises:
-        EvaluationError: There are no rows, labels repeat, or no task has the metric.
     """
     rows, columns = _arranged(rows, metric)
     by_column = [_cells(rows, column, marks, style) for column in columns]
@@ -150,8 +140,7 @@ def significance(rows: Sequence[Row], gold: Mapping[str, np.ndarray] | None = No
 
     If both rows have several runs, the test is a pooled t-test over runs. If both have one, it is a paired bootstrap of the
     cosines, or a sign test of the right answers of a classifier. Within a column, p values of several models are adjusted by
-    Holm's method. Cells without the values that a test needs, cells with constant runs, and averages of single runs get no
-    p.
+    Holm's method. Cells without the values that a test needs get no p.
 
     Args:
         rows: The models; the first is the reference.
@@ -202,11 +191,6 @@ def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.
 
 def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[Column]]:
     """Return the rows with averages added as tasks, and the columns with at least one score, in the papers' order."""
-    labels = [row.label for row in rows]
-    if not rows or not all(row.runs for row in rows):
-        raise EvaluationError("a comparison needs at least one row, and every row at least one run")
-    if len(set(labels)) < len(labels):
-        raise EvaluationError(f"labels must differ: {', '.join(labels)}")
     tasks = dict.fromkeys(task for row in rows for run in row.runs for task in run)
     rows = [replace(row, runs=[{**run, **averages(run, metric)} for run in row.runs]) for row in rows]
     every = [run for row in rows for run in row.runs]
@@ -218,10 +202,8 @@ def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[
 
 
 def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterator[Column]:
-    found = list(
-        dict.fromkeys(m for results in every for m in results.get(task, {}) if _value(results, task, m) is not None)
-    )
-    metrics = [m for m in found if m != "threshold"]
+    scored = (m for results in every for m in results.get(task, {}) if _value(results, task, m) is not None)
+    metrics = [m for m in dict.fromkeys(scored) if m != "threshold"]
     if metric is not None:
         chosen = [m for m in metrics if m == metric]
     else:
@@ -246,15 +228,12 @@ def _value(results: Results, task: str, metric: str) -> float | None:
 def before_after(
     sides: Mapping[str, Results], shown: Callable[[str], bool], change: tuple[str, str] | None = None
 ) -> list[list[str]]:
-    """Build the rows of a table with several sides, such as before and after training.
+    """Build the header and the rows of a table with several sides, such as before and after training.
 
     Args:
         sides: Results by side; values are numbers or `Summary`s. The tasks of the last side come first.
         shown: Whether a metric is shown.
         change: Two sides; a further column shows the second minus the first.
-
-    Returns:
-        Header, then one row per task and metric; "-" for a missing score.
     """
     numbers: dict[tuple[str, str], dict[str, Summary]] = {}
     for name, results in reversed(list(sides.items())):
@@ -282,22 +261,13 @@ def layout(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _cell(value: float | int, metric: str) -> str:
-    return f"{value:.{_digits(metric)}f}" if isinstance(value, float) else f"{value:,}"
-
-
 def _digits(metric: str) -> int:
     """Return the number of decimals: two for points, three for distances, which are about 1."""
     return 3 if metric in LOWER | NEITHER | {"dimension_std"} or "uniformity" in metric else 2
 
 
 def mean_sd(value: Summary | None, digits: int = 2) -> str:
-    """Format a summary as ``76.96 ± 0.38``, ``76.96`` for one value, "-" for None.
-
-    Args:
-        value: Mean and standard deviation.
-        digits: Number of decimals.
-    """
+    """Format a summary as ``76.96 ± 0.38``, ``76.96`` for one value, "-" for None."""
     if value is None:
         return "-"
     return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")

@@ -1,4 +1,4 @@
-"""The interface of a task, the interface of an encoder, and the function that runs several tasks."""
+"""Interfaces of tasks and encoders, and functions that run tasks."""
 
 from __future__ import annotations
 
@@ -41,20 +41,18 @@ class Sound(NamedTuple):
 
 
 class Score(NamedTuple):
-    """The result of a task: metrics by name, and further entries of the report (counts, scores of the subsets).
-
-    `examples` (N,) are the values for a paired test on this set: the cosine of every pair, or whether each example was
-    right.
-    """
+    """The result of a task."""
 
     metrics: dict[str, float]
     details: dict[str, Any] = {}
+    """Further entries of the report, such as counts."""
     examples: np.ndarray | None = None
+    """Values (N,) for a paired test: the cosine of every pair, or whether each example was right."""
 
 
 @dataclass(frozen=True)
 class Probing:
-    """Settings of tasks that train a classifier: protocol, width of the hidden layer (0: none), and seed."""
+    """Settings of tasks that train a classifier: protocol, width of the hidden layer, 0 without one, and seed."""
 
     preset: str = "test"
     hidden: int = 0
@@ -66,9 +64,8 @@ class Task(Protocol):
     """An evaluation: the sentences that it needs, and the scores of an encoder."""
 
     name: str
-    # The main metric of the task, used in tables and for choosing a checkpoint. Higher is better, unless the task has a true
-    # attribute `lower_is_better`.
     primary: str
+    """Main metric, on which a checkpoint is chosen; higher is better, unless the task has a true `lower_is_better`."""
 
     def sentences(self) -> list[str]:
         """Return the distinct sentences that `score` will encode."""
@@ -80,15 +77,7 @@ class Task(Protocol):
 
 
 def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndarray:
-    """Encode items and check the result.
-
-    Args:
-        encoder: Encoder of the items.
-        items: N texts, images or audio clips.
-        modality: "text", "image" or "audio".
-
-    Returns:
-        Embeddings (N, d) in the precision of the encoder.
+    """Encode N items and return the embeddings (N, d) in the precision of the encoder.
 
     Raises:
         EvaluationError: The encoder returns a wrong number of rows, or a value that is not finite (a NaN would otherwise
@@ -99,7 +88,7 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
         raise EvaluationError(f"the encoder returned shape {vectors.shape} for {len(items):,} items, expected (N, d)")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        which = repr(shorten(items[bad[0]])) if modality == "text" else f"the {modality} number {bad[0]}"
+        which = repr(items[bad[0]][:80]) if modality == "text" else f"the {modality} number {bad[0]}"
         raise EvaluationError(
             f"{len(bad):,} of {len(items):,} embeddings contain NaN or infinity, first for {which}; the model has diverged "
             "or overflows (try --device cpu or fp32)"
@@ -108,33 +97,16 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
 
 
 def look_up(encoder: Encoder, *sides: Sequence[str]) -> list[np.ndarray]:
-    """Encode several lists of texts, each distinct text once.
-
-    Args:
-        encoder: Encoder of the texts.
-        *sides: Lists of texts.
-
-    Returns:
-        Embeddings (N, d) of each list.
-    """
+    """Encode several lists of texts, each distinct text once, and return the embeddings (N, d) of each list."""
     row = {text: i for i, text in enumerate(dict.fromkeys(text for side in sides for text in side))}
     vectors = embed(encoder, list(row))
     return [vectors[[row[text] for text in side]] for side in sides]
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """Scale rows to unit length.
-
-    Args:
-        vectors: (N, d).
-
-    Returns:
-        (N, d), float64. A row of zeros stays zero: its cosine with every other row is 0.
-    """
+    """Scale rows (N, d) to unit length, float64; a row of zeros stays zero."""
     rows = np.asarray(vectors, dtype=np.float64)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not np.isfinite(lengths).all():
-        raise EvaluationError("an embedding contains NaN or infinity; the model has diverged or overflows")
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
 
 
@@ -160,31 +132,11 @@ class Encoded:
 
 
 def encode_once(tasks: Sequence[Task], encoder: Encoder) -> Encoded:
-    """Encode the distinct sentences of all tasks in one call (STS-B repeats much of STS12-16).
-
-    With a single call, an evaluation during training needs one collective, however many tasks there are.
-
-    Args:
-        tasks: Tasks that will be scored.
-        encoder: Encoder of the sentences.
-    """
+    """Encode the distinct sentences of all tasks in one call, which is one collective in training."""
     return Encoded(encoder, (sentence for task in tasks for sentence in task.sentences()))
 
 
 def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, float]]:
-    """Score an encoder on several tasks.
-
-    Args:
-        tasks: Tasks with distinct names.
-        encoder: Encoder to evaluate.
-
-    Returns:
-        Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``.
-    """
+    """Score an encoder on several tasks, and return metrics by task: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``."""
     encoded = encode_once(tasks, encoder)
     return {task.name: task.score(encoded).metrics for task in tasks}
-
-
-def shorten(text: str, limit: int = 80) -> str:
-    """Truncate a text for a message."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"

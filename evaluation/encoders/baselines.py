@@ -6,7 +6,7 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -17,25 +17,47 @@ from multicse.models.pooling import pool
 
 logger = logging.getLogger(__name__)
 
-Single = Literal["cls", "mean", "max"]  # poolings of the tokens of one layer
-SINGLE: tuple[Single, ...] = get_args(Single)
-NAMES = ["last2", "first-last", "first1-last", "ditto"]
-_LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
+SINGLE: tuple[Literal["cls", "mean", "max"], ...] = ("cls", "mean", "max")
+"""Poolings of the tokens of one layer."""
+PAIRS = {"last2": (-2, -1), "first-last": (0, -1), "first1-last": (1, -1)}
+"""Layers that are averaged, by pooling; 0 is the embedding output."""
+NAMES = [*PAIRS, "ditto"]
 DITTO = re.compile(r"ditto(?:(\d+)-(\d+))?")
 """Layer and head of the attention; without numbers, `DITTO_BERT_BASE`."""
 DITTO_BERT_BASE = (1, 10)
 
 States = Sequence[Tensor]  # embedding output and states of l layers: l + 1 tensors (B, T, d)
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
-POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {}
-"""Poolings of plugins: pattern of the name, and function of the match and the number of layers that returns a pooling."""
+
+
+def _one_layer(match: re.Match[str], depth: int) -> Pool:
+    layer, how = int(match[1]), next(how for how in SINGLE if how == match[2])
+    if layer > depth:
+        raise EvaluationError(f"pooling {match[0]!r}: layer {layer} does not exist; choose 0 (embedding output) to {depth}")
+    return lambda states, mask: pool(states[layer], (), mask, how)
+
+
+def _two_layers(match: re.Match[str], depth: int) -> Pool:
+    first, last = PAIRS[match[0]]
+    return lambda states, mask: pool((states[first] + states[last]) / 2, (), mask, "mean")
+
+
+def _ditto(match: re.Match[str], depth: int) -> Pool:
+    return lambda states, mask: ((states[0] + states[-1]) / 2 * mask.unsqueeze(-1)).sum(1)
+
+
+POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {
+    r"layer(\d+)-(cls|mean|max)": _one_layer,
+    "|".join(PAIRS): _two_layers,
+    DITTO.pattern: _ditto,
+}
+"""Pattern of the name, and function of the match and the number of layers that returns a pooling; plugins add more."""
 
 
 def is_layer_pooling(name: str) -> bool:
-    """Return True if `name` is a pooling of `layer_pooling` or of a plugin."""
+    """Return True if `name` is a pooling of `layer_pooling`."""
     load_plugins()
-    patterns = (_LAYER.pattern, DITTO.pattern, *POOLINGS)
-    return name in NAMES or any(re.fullmatch(pattern, name) for pattern in patterns)
+    return any(re.fullmatch(pattern, name) for pattern in POOLINGS)
 
 
 def layer_pooling(name: str, depth: int) -> Pool:
@@ -48,50 +70,28 @@ def layer_pooling(name: str, depth: int) -> Pool:
     ``ditto<k>-<h>``           as ``first-last``, but the sum over tokens with the weights in `mask`: the attention of each
                                token to itself in head h of layer k, counted from 1 (Chen et al., Ditto, EMNLP 2023)
 
-    Args:
-        name: Name for which `is_layer_pooling` is True.
-        depth: Number of layers of the model.
-
     Raises:
         EvaluationError: If the model does not have the layer.
     """
-    if found := _LAYER.fullmatch(name):
-        layer, how = int(found[1]), next(how for how in SINGLE if how == found[2])
-        if layer > depth:
-            raise EvaluationError(f"pooling {name!r}: layer {layer} does not exist; choose 0 (embedding output) to {depth}")
-        return lambda states, mask: pool(states[layer], (), mask, how)
-    for pattern, make in POOLINGS.items():
-        if match := re.fullmatch(pattern, name):
-            return make(match, depth)
-    if DITTO.fullmatch(name):
-        return lambda states, mask: ((states[0] + states[depth]) / 2 * mask.unsqueeze(-1)).sum(1)
-    pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
-    first, last = pairs[name]
-    return lambda states, mask: pool((states[first] + states[last]) / 2, (), mask, "mean")
+    matches = ((make, re.fullmatch(pattern, name)) for pattern, make in POOLINGS.items())
+    return next(make(match, depth) for make, match in matches if match)
 
 
 # ------------------------------------------------------------------------------------------------------ fitted on texts
 
 
 class PostProcessed:
-    """Encoder with a map of its vectors that is fitted on distinct sentences.
-
-    Vectors of these sentences are stored, so that an evaluation on the same sentences does not encode them again.
+    """Encoder with a map of its vectors that is fitted on distinct sentences, whose vectors it stores.
 
     Args:
         encoder: Encoder.
-        sentences: Sentences to fit on; duplicates are ignored.
+        sentences: Sentences to fit on, at least 2 different ones.
         label: Name of the map.
         source: Description of the sentences in `protocol`.
-
-    Raises:
-        EvaluationError: If there are fewer than 2 distinct sentences.
     """
 
-    mean: np.ndarray
-    """Vector that is subtracted, (d,)."""
-    matrix: np.ndarray
-    """Matrix of the map, (d, k)."""
+    mean: np.ndarray  # (d,)
+    matrix: np.ndarray  # (d, k)
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], label: str, source: str) -> None:
         distinct = list(dict.fromkeys(sentences))
@@ -106,7 +106,7 @@ class PostProcessed:
 
     @property
     def hash(self) -> str | None:
-        """Return the SHA-256 of the model's files. With `protocol` and the sentences they determine the map."""
+        """Return the SHA-256 of the model's files."""
         return getattr(self.encoder, "hash", None)
 
     @property
@@ -116,29 +116,11 @@ class PostProcessed:
         return {**inner, "post_processing": self.label, "fitted_on": self.fitted_on}
 
     def transform(self, vectors: np.ndarray) -> np.ndarray:
-        """Apply the fitted map, (x - mean) matrix.
-
-        Args:
-            vectors: Vectors, (N, d).
-
-        Returns:
-            Vectors, (N, k).
-        """
+        """Map vectors (N, d) to (x - mean) matrix, (N, k)."""
         return (vectors - self.mean) @ self.matrix
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Encode N texts and apply the map.
-
-        Args:
-            items: N texts.
-            modality: Only ``text``.
-
-        Returns:
-            Vectors, (N, k), float32.
-
-        Raises:
-            EvaluationError: For a modality other than text.
-        """
+        """Encode N texts and apply the map: (N, k), float32."""
         if modality != "text":
             raise EvaluationError(f"{self.label} supports only texts, not modality {modality!r}; remove +{self.label}")
         vectors = self.encoded.encode(items)
@@ -146,19 +128,9 @@ class PostProcessed:
 
 
 class Centred(PostProcessed):
-    """Simpler alternatives to whitening, which all subtract the mean.
+    """Subtract the mean (``centring``), and scale each dimension to variance 1 (``standardise``).
 
-    ``centring`` does nothing else, ``standardise`` scales each dimension to variance 1, and ``all-but-the-top`` removes the
-    first d / 100 principal axes.
-
-    Args:
-        encoder: Encoder.
-        sentences: Sentences to fit on.
-        how: ``centring``, ``standardise`` or ``all-but-the-top``.
-        source: Description of the sentences in `protocol`.
-
-    References:
-        Mu and Viswanath, All-but-the-Top, ICLR 2018.
+    With ``all-but-the-top``, remove the first d / 100 principal axes instead (Mu and Viswanath, ICLR 2018).
     """
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], how: str, *, source: str = "given") -> None:
@@ -177,17 +149,8 @@ class Centred(PostProcessed):
 class Whitened(PostProcessed):
     """PCA whitening: centre vectors, rotate them to the principal axes and scale each axis to variance 1.
 
-    Axes without variance are removed and logged, since scaling them would amplify rounding errors. The last LayerNorm of
-    BERT creates one such axis, fewer sentences than dimensions create many.
-
-    Args:
-        encoder: Encoder.
-        sentences: Sentences to fit on.
-        dimensions: Number of principal axes that are kept. If None, all with variance.
-        source: Description of the sentences in `protocol`.
-
-    Raises:
-        EvaluationError: If fewer than `dimensions` axes have variance.
+    Axes without variance are removed, since scaling them would amplify rounding errors. The last LayerNorm of BERT creates
+    one such axis, fewer sentences than dimensions create many. At most `dimensions` axes are kept.
 
     References:
         Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.

@@ -1,7 +1,6 @@
 """Encoders: a module in training or a folder on disk, with one `encode` method.
 
-Texts are sorted by length, tokenised once, and batched by a maximum number of tokens to reduce padding: a batch contains
-many short texts or a few long ones.
+A batch contains many short texts or a few long ones, up to a maximum number of tokens.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from torch import Tensor, nn
 
 from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, NAMES, Pool, is_layer_pooling, layer_pooling
-from multicse.evaluation.encoders.folders import refuse_random
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
-from multicse.models.hub_folders import WEIGHTS, load_saved
+from multicse.models.hub_folders import WEIGHTS, load_saved, read_json, route_of
 from multicse.models.pooling import MODES
 from multicse.models.pretrained import EVALUATED
 from multicse.models.text_folders import default_pooling, positions_of
@@ -46,20 +44,14 @@ class ModuleEncoder:
         tokenize: Function from texts to features, truncated to the model's limit and padded to the longest text.
         forward: Function from features to vectors, (B, d).
         device: Device of the features.
-        batch_size: Texts of 32 tokens per batch: a batch has at most ``32 * batch_size`` tokens, on a CPU at most 1,024.
-        module: Module that is in evaluation mode during `encode`; afterwards all submodules return to their previous mode.
-            If None, `forward` if it is a module.
-        others: For each further modality, "image" or "audio", a function from at most `items_at_once` items (see
-            `task.Encoder`) to their vectors, (n, d), in the same space as the texts.
+        batch_size: Texts of 32 tokens per batch; on a CPU, a batch has at most 1,024 tokens.
+        module: Module that is in evaluation mode during `encode`. If None, `forward` if it is a module.
+        others: For each further modality, a function from at most `items_at_once` items to their vectors, (n, d).
         logit_scale: Function that returns the factor on cosine similarities in the model's contrastive loss.
         autocast: Function that returns a context for mixed precision in `encode`.
-
-    Raises:
-        EvaluationError: If `batch_size` is less than 1.
     """
 
-    items_at_once = 64
-    """Images or audio clips per call."""
+    items_at_once = 64  # images or audio clips per call
 
     def __init__(
         self,
@@ -87,27 +79,14 @@ class ModuleEncoder:
         self._autocast = autocast
 
     @property
+    @torch.no_grad()  # may be a parameter
     def logit_scale(self) -> float | None:
         """Return the current factor on cosine similarities in the contrastive loss; None for models without one."""
-        if self._logit_scale is None:
-            return None
-        with torch.no_grad():  # may be a parameter
-            return float(self._logit_scale())
+        return None if self._logit_scale is None else float(self._logit_scale())
 
     @torch.no_grad()
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Encode N items.
-
-        Args:
-            items: N items of one modality; see `task.Encoder`.
-            modality: Modality of the items.
-
-        Returns:
-            Vectors in the order of the items, (N, d), float32.
-
-        Raises:
-            EvaluationError: If the encoder does not support the modality.
-        """
+        """Encode N items of one modality as vectors, float32; see `task.Encoder`."""
         if modality != "text" and modality not in self.others:
             supported = " and ".join(["texts", *(f"modality {name!r}" for name in self.others)])
             raise EvaluationError(f"this encoder supports only {supported}, but the task needs modality {modality!r}")
@@ -121,39 +100,41 @@ class ModuleEncoder:
         return torch.cat(parts).numpy()
 
     def _encode_texts(self, items: list[str]) -> np.ndarray:
-        # Chunks are formed by characters, batches in a chunk by tokens. The longest texts come first, so that a batch that
-        # exceeds the memory fails immediately.
-        order = sorted(range(len(items)), key=lambda i: -len(items[i]))
-        places: list[np.ndarray] = []
-        chunks: list[np.ndarray] = []
-        for start in range(0, len(order), CHUNK):
-            rows = np.asarray(order[start : start + CHUNK])
-            features = self.tokenize([items[i] for i in rows])
-            padded = any(isinstance(value, Tensor) and value.ndim > 1 for value in features.values())
-            # Features without token rows (StaticEmbedding) cannot be split into batches and are cheap.
-            batches = list(token_batches(_lengths(features, len(rows)), self.budget)) if padded else [np.arange(len(rows))]
-            parts = (on_device(_pick(features, batch, len(rows)), self.device) for batch in batches)
-            chunks.append(torch.cat([self.forward(part).float() for part in parts]).cpu().numpy())
-            places += [rows[batch] for batch in batches]
-        vectors = np.concatenate(chunks)
-        return vectors[np.argsort(np.concatenate(places))]
+        # The longest texts come first, so that a batch that exceeds the memory fails immediately.
+        order = torch.tensor(sorted(range(len(items)), key=lambda i: -len(items[i])))
+        places: list[Tensor] = []
+        vectors: list[Tensor] = []
+        for rows in order.split(CHUNK):
+            batches = list(_batches(self.tokenize([items[i] for i in rows.tolist()]), self.budget))
+            parts = [self.forward(on_device(features, self.device)).float() for _, features in batches]
+            vectors.append(torch.cat(parts).cpu())
+            places += [rows[batch] for batch, _ in batches]
+        return torch.cat(vectors)[torch.cat(places).argsort()].numpy()
 
 
-def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Split texts into batches of at most `budget` tokens, including padding; longest texts first.
+def _batches(features: Features, budget: int) -> Iterator[tuple[Tensor | slice, Features]]:
+    """Split texts into batches of at most `budget` tokens, including padding, or of one text; longest texts first.
 
-    Args:
-        lengths: Number of tokens per text, (N,).
-        budget: Maximum number of tokens of a batch. A longer text is a batch by itself.
-
-    Yields:
-        Indices of the texts of a batch, (n,).
+    Yield the rows of each batch, and their features without columns that are padding in all rows, on either side.
     """
-    order = np.argsort(-lengths, kind="stable")
+    mask, ids = features.get("attention_mask"), features.get("input_ids")
+    if mask is None and isinstance(ids, Tensor) and ids.ndim > 1:
+        mask = torch.ones_like(ids)
+    if mask is None:  # without token rows (StaticEmbedding), features cannot be split and are cheap
+        yield slice(None), features
+        return
+    lengths = mask.sum(1)
+    order = lengths.argsort(descending=True, stable=True)
     while len(order):
         size = max(1, budget // max(1, int(lengths[order[0]])))
-        yield order[:size]
-        order = order[size:]
+        rows, order = order[:size], order[size:]
+        used = mask[rows].any(0).nonzero().flatten()
+        columns = slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(None)
+        batch = dict(features)
+        for name, value in features.items():
+            if isinstance(value, Tensor) and value.ndim and len(value) == len(mask):
+                batch[name] = value[rows][:, columns] if value.shape[:2] == mask.shape else value[rows]
+        yield rows, batch
 
 
 @contextlib.contextmanager
@@ -169,35 +150,8 @@ def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
             part.training = training
 
 
-def _lengths(features: Features, count: int) -> np.ndarray:
-    """Return the number of tokens of each of `count` texts, (count,)."""
-    mask = features.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == count:
-        return mask.sum(1).cpu().numpy()
-    widths = [value.shape[1] for value in features.values() if isinstance(value, Tensor) and value.ndim > 1]
-    return np.full(count, widths[0] if widths else 1)  # without a mask nothing can be trimmed
-
-
-def _pick(features: Features, rows: np.ndarray, count: int) -> Features:
-    """Return the rows of a batch without columns that are padding in all rows, on either side."""
-    index = torch.from_numpy(rows)
-    batch = {n: v[index] if isinstance(v, Tensor) and v.ndim and len(v) == count else v for n, v in features.items()}
-    mask = batch.get("attention_mask")
-    if not isinstance(mask, Tensor) or not mask.any():
-        return batch
-    used = mask.any(0).nonzero().flatten()
-    columns = slice(int(used[0]), int(used[-1]) + 1)
-    padded = {n: v for n, v in batch.items() if isinstance(v, Tensor) and v.shape[:2] == mask.shape}
-    return batch | {n: v[:, columns] for n, v in padded.items()}
-
-
 def on_device(features: Features, device: torch.device) -> Features:
-    """Return features with their tensors on a device.
-
-    Args:
-        features: Output of a tokenizer.
-        device: Device.
-    """
+    """Return features with their tensors on a device."""
     return {n: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for n, v in features.items()}
 
 
@@ -208,7 +162,7 @@ class ShardedEncoder:
     """Encoder for evaluation in training, which distributes items over all workers.
 
     `encode` is a collective operation: every rank calls it with the same items and gets all vectors. An error on one rank is
-    raised on all ranks, so that no rank waits forever. With one worker it equals the encoder.
+    raised on all ranks, so that no rank waits forever.
 
     Args:
         encoder: Encoder of this rank.
@@ -224,23 +178,13 @@ class ShardedEncoder:
         return getattr(self.encoder, "logit_scale", None)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Encode N items on all workers.
-
-        Args:
-            items: N items of one modality, equal on all ranks.
-            modality: Modality of the items.
-
-        Returns:
-            Vectors of all items in their order, (N, d), float32.
-
-        Raises:
-            EvaluationError: If another worker failed, or the items differ between workers.
-        """
+        """Encode N items, equal on all ranks; raise EvaluationError if another worker fails, or the items differ."""
         world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if world == 1:
             return self.encoder.encode(items, modality)
         # Items are distributed by size, so that ranks finish at the same time.
-        order = np.asarray(sorted(range(len(items)), key=lambda i: -_size(items[i])), dtype=np.int64)
+        contents = [_content(item) for item in items]
+        order = np.asarray(sorted(range(len(items)), key=lambda i: -len(contents[i])), dtype=np.int64)
         mine = [items[i] for i in order[dist.get_rank() :: world]]
         failure: Exception | None = None
         vectors = np.zeros((0, 0), dtype=np.float32)
@@ -252,7 +196,7 @@ class ShardedEncoder:
             failure = error
         message = "" if failure is None else f"{type(failure).__name__}: {failure}"
         ranks: list[Any] = [None] * world
-        dist.all_gather_object(ranks, (message, (len(items), _fingerprint(items)), vectors))
+        dist.all_gather_object(ranks, (message, (len(items), zlib.crc32(b"\0".join(contents))), vectors))
         if failure is not None:
             raise failure
         if failures := "; ".join(f"rank {rank}: {text}" for rank, (text, *_) in enumerate(ranks) if text):
@@ -270,20 +214,10 @@ class ShardedEncoder:
         return result
 
 
-def _fingerprint(items: list[Any]) -> int:
-    """Return a checksum of the contents and the order of all items."""
-    value = 0
-    for item in items:
-        content = item.samples if isinstance(item, Sound) else item
-        value = zlib.crc32(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes(), value)
-    return value
-
-
-def _size(item: Any) -> int:
-    """Return the characters of a text, values of an image or samples of an audio clip."""
-    if isinstance(item, Sound):
-        return len(item.samples)
-    return item.size if isinstance(item, np.ndarray) else len(item)
+def _content(item: Any) -> bytes:
+    """Return the content of a text, an image or an audio clip."""
+    value = item.samples if isinstance(item, Sound) else item
+    return value.encode() if isinstance(value, str) else value.tobytes()
 
 
 # -------------------------------------------------------------------------------------------------------------- folders
@@ -292,13 +226,8 @@ def _size(item: Any) -> int:
 class FolderEncoder(ModuleEncoder):
     """Encoder of a Hugging Face or sentence-transformers folder, created by `load_encoder`.
 
-    Args:
-        model: SentenceTransformer.
-        path: Folder that it was loaded from.
-        pooling: Name of the pooling, for reports.
-        batch_size: Texts of 32 tokens per batch.
-        pool: Pooling over the hidden states of all layers. If None, the model's own pooling.
-        head: Layer and head, from 1. `pool` then receives the attention of each token to itself in place of the mask.
+    `pool` replaces the model's own pooling. With `head` (layer and head, from 1), it gets the attention of each token to
+    itself in place of the mask.
     """
 
     def __init__(
@@ -334,8 +263,8 @@ class FolderEncoder(ModuleEncoder):
     @property
     def protocol(self) -> dict[str, Any]:
         """Return how texts are encoded, for reports."""
-        named = {"pooling": self.pooling, "post_processing": None, "max_tokens": self.limit}
-        return {**named, "device": str(self.device)}
+        device = str(self.device)
+        return {"pooling": self.pooling, "post_processing": None, "max_tokens": self.limit, "device": device}
 
     @property
     def hash(self) -> str:
@@ -366,9 +295,9 @@ def load_encoder(
 
     Args:
         path: Folder of the model.
-        pooling: Pooling (cls, mean, max, ...) that replaces the pooling of a sentence-transformers folder, or a pooling of
-            `baselines.layer_pooling`, which uses hidden states only and skips the modules after the transformer. If None,
-            the folder's pooling; for a plain Hugging Face folder the default pooling, which is logged.
+        pooling: Pooling (cls, mean, max, ...) that replaces the folder's pooling, or one of `baselines.layer_pooling`, which
+            skips the modules after the transformer. If None, the folder's pooling, or for a plain Hugging Face folder the
+            default of its model type.
         device: Device. If None, the first GPU, otherwise the CPU.
         batch_size: Texts of 32 tokens per batch.
 
@@ -382,7 +311,11 @@ def load_encoder(
     if model.similarity_fn_name != "cosine":
         logger.warning("%s compares vectors by %s, but tasks use cosine similarity", folder, model.similarity_fn_name)
     if pooling is not None and layered:
-        depth = _depth(model, folder)
+        depth = getattr(getattr(getattr(model[0], "auto_model", None), "config", None), "num_hidden_layers", None)
+        if not isinstance(depth, int):
+            raise EvaluationError(
+                f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling"
+            )
         head = _head(model, pooling, depth) if DITTO.fullmatch(pooling) else None
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head)
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
@@ -401,13 +334,8 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
         raise EvaluationError(
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
         )
-    try:
+    with loading(folder):
         EVALUATED.refuse_unreadable(str(folder), folder)
-        if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-            raise EvaluationError(
-                f"no model found in {folder}: neither modules.json nor config.json exists; specify a Hugging Face or "
-                "sentence-transformers folder (for a model of the Hub, run `hf download NAME --local-dir DIR` first)"
-            )
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
         else:
@@ -417,10 +345,6 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
         model.encode("a")  # fails if modules are in a wrong order
-    except EvaluationError:
-        raise
-    except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-        raise EvaluationError(f"the model folder {folder} cannot be loaded: {error}") from error
     if pooling is not None:
         place, old = next(((i, m) for i, m in enumerate(model) if hasattr(m, "pooling_mode")), (0, None))
         if old is None or old.pooling_output_dimension != old.embedding_dimension:
@@ -429,13 +353,34 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
     return model
 
 
-def _depth(model: Any, folder: Path) -> int:
-    """Return the number of layers of the model's transformer, or raise EvaluationError."""
-    config = getattr(getattr(model[0], "auto_model", None), "config", None)
-    depth = getattr(config, "num_hidden_layers", None)
-    if not isinstance(depth, int):
-        raise EvaluationError(f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling")
-    return depth
+@contextlib.contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """Raise EvaluationError if a folder contains no model, or if it cannot be loaded within the context."""
+    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+        raise EvaluationError(
+            f"no model found in {folder}: neither modules.json nor config.json exists; specify a Hugging Face or "
+            "sentence-transformers folder (for a model of the Hub, run `hf download NAME --local-dir DIR` first)"
+        )
+    try:
+        yield
+    except EvaluationError:
+        raise
+    except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+        raise EvaluationError(f"the model folder {folder} cannot be loaded: {error}") from error
+
+
+def refuse_random(model: Any, folder: Path) -> None:
+    """Raise ValueError if weights of a loaded SentenceTransformer are missing from its folder, or it has no tokenizer."""
+    modules = folder / "modules.json"
+    entries = read_json(modules) if modules.is_file() else [{"path": ""}]
+    parts = [(module, folder / entry["path"]) for module, entry in zip(model, entries, strict=False)]
+    for name, route in getattr(model[0], "sub_modules", {}).items():  # only a Router has them
+        parts += zip(route, (place for _, place in route_of(folder, name)), strict=True)
+    for module, place in parts:
+        network = getattr(module, "auto_model", None)
+        if network is not None and not (place / "adapter_config.json").is_file():
+            tokenizer = module.tokenizer if "text" in module.modalities else None
+            EVALUATED.refuse_random(str(folder), place, network, tokenizer)
 
 
 def _hidden_states(model: Any, features: Features) -> list[Tensor]:
@@ -470,14 +415,7 @@ def _attended_states(model: Any, features: Features, layer: int, head: int) -> t
 
 
 def usable_device(device: str | None) -> str:
-    """Return a device that exists.
-
-    Args:
-        device: Name of the device. If None, the first GPU, otherwise the CPU.
-
-    Raises:
-        EvaluationError: If the device is unknown, or no GPU is available.
-    """
+    """Return a device, by default the first GPU or the CPU; raise EvaluationError if it does not exist."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,25 +13,19 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from multicse.evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
-from multicse.evaluation.encoders.folders import OWN, own_module, refuse_random
+from multicse.evaluation.encoders.encoder import Features, FolderEncoder, loading, on_device, refuse_random, usable_device
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.hub_folders import CARRIED, SCALE, load_saved
+from multicse.models.hub_folders import CARRIED, SCALE, load_saved, module_types, read_json
+
+MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
+OWN = "multicse_"  # prefix of module types in modules.json with code of this package
 
 
 class MultimodalEncoder(FolderEncoder):
     """Encoder of a model for texts and images or audio, created by `load_whole`.
 
-    Vectors are the model's projected features, as in `get_text_features`, `get_image_features` and `get_audio_features`:
-    CLAP and exports of this package have unit length, CLIP does not. They depend neither on the batch nor on the order of
-    the items. Audio is resampled to the model's sampling rate. Random crops of long clips (CLAP) use the same seed for each
-    clip.
-
-    Args:
-        model: SentenceTransformer.
-        path: Folder that it was loaded from.
-        batch_size: Texts of 32 tokens, images or audio clips per batch.
-        seed: Random seed of crops.
+    Vectors are the projected features of transformers' `get_text_features`, `get_image_features` and `get_audio_features`.
+    They do not depend on the other items: random crops of long clips (CLAP) use the same seed for each clip.
     """
 
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
@@ -89,8 +82,12 @@ class MultimodalEncoder(FolderEncoder):
         wave = np.asarray(clip.samples, dtype=np.float32)
         if clip.rate != rate:
             wave = soxr.resample(wave, clip.rate, rate)
-        with _numpy_seed(self.seed):
+        state = np.random.get_state()  # of the random generator that processors use
+        np.random.seed(self.seed)
+        try:
             features = dict(self.model.preprocess([{"audio": {"array": wave, "sampling_rate": rate}}]))
+        finally:
+            np.random.set_state(state)
         mel = features.get("input_features")
         if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
             # CLAP's fusion marks one clip of every batch as long if none is, so vectors would depend on the batch. The four
@@ -99,38 +96,40 @@ class MultimodalEncoder(FolderEncoder):
         return features
 
 
+def has_own_pooling(folder: Path) -> bool:
+    """Return True for CLIP, CLAP, and folders with a Router or with code of this package."""
+    configs = [file for name in ("", "0_CLIPModel") if (file := folder / name / "config.json").is_file()]
+    try:
+        return any(kind.startswith(OWN) or kind.endswith(".Router") for kind in module_types(folder)) or any(
+            read_json(file).get("model_type") in MULTIMODAL for file in configs
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise EvaluationError(f"modules.json, router_config.json or config.json of {folder} is damaged: {error}") from error
+
+
 def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> FolderEncoder:
     """Load a model with built-in pooling: CLIP, SigLIP, CLAP, exports of this package, other sentence-transformers models.
 
-    Only local files and safetensors are read. No code of the folder is run: if an export contains code, this package's copy
-    of the code is used instead.
+    Only local files and safetensors are read, and no code of the folder is run; see `load_saved`.
 
     Args:
         folder: Folder of the model.
         device: Device. If None, the first GPU, otherwise the CPU.
         batch_size: Texts of 32 tokens, images or audio clips per batch.
-        seed: Random seed of models that use a random crop of long audio clips; vary it to measure its effect.
-
-    Returns:
-        Encoder of texts, and of images or audio if the model supports them.
+        seed: Random seed of the crops of long audio clips.
 
     Raises:
         EvaluationError: If the folder does not exist or cannot be loaded, or the model does not encode texts.
     """
     path = Path(folder).expanduser()
-    if not any((path / name).is_file() for name in ("config.json", "modules.json")):
-        raise EvaluationError(
-            f"no model found in {path}: neither config.json nor modules.json exists; specify a CLIP or CLAP folder"
-        )
-    if (own := own_module(path)) and own.startswith(OWN) and own not in CARRIED:
-        raise EvaluationError(f"{path} has a module {own}, which this version does not support: export the run again")
-    where = usable_device(device)
-    try:
-        model = load_saved(path, where)
+    with loading(path):
+        if unsupported := [kind for kind in module_types(path) if kind.startswith(OWN) and kind not in CARRIED]:
+            raise EvaluationError(
+                f"{path} has a module {unsupported[0]}, which this version does not support: export the run again"
+            )
+        model = load_saved(path, usable_device(device))
         refuse_random(model, path)
         modalities = set(model.modalities)
-    except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-        raise EvaluationError(f"the model folder {path} cannot be loaded: {error}") from error
     if "text" not in modalities:
         raise EvaluationError(f"{path} encodes only {', '.join(map(str, modalities))}; specify a model that encodes texts")
     if modalities & {"image", "audio"}:
@@ -147,14 +146,3 @@ def _scale(module: Any, folder: Path) -> float | None:
         if isinstance(value := getattr(model, name, None), Tensor) and value.numel() == 1:
             return float(value.detach().exp())
     return None
-
-
-@contextlib.contextmanager
-def _numpy_seed(seed: int) -> Iterator[None]:
-    """Seed NumPy's global random generator, which processors use, and restore its state afterwards."""
-    state = np.random.get_state()
-    np.random.seed(seed)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)

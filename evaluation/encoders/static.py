@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.evaluation.encoders.encoder import FolderEncoder, ModuleEncoder, evaluation_mode, on_device
+from multicse.evaluation.encoders.encoder import FolderEncoder, ModuleEncoder
 from multicse.evaluation.task import EvaluationError
 
 SIF = 1e-4
@@ -26,9 +26,6 @@ class Static(ModuleEncoder):
     Args:
         encoder: Encoder of a folder with a transformer and a fast tokenizer.
         dimensions: Number of principal components. If None, 256, or all dimensions of a smaller encoder.
-
-    Raises:
-        EvaluationError: If the encoder has no transformer or no fast tokenizer, or fewer dimensions.
 
     References:
         Arora et al., A Simple but Tough-to-Beat Baseline for Sentence Embeddings, ICLR 2017, eq. 3 (the weights);
@@ -71,7 +68,6 @@ class Static(ModuleEncoder):
         SentenceTransformer(modules=[self.embedding], device="cpu").save(folder)
 
 
-@torch.no_grad()
 def _token_vectors(encoder: FolderEncoder, tokenizer: Any) -> tuple[list[int], np.ndarray]:
     """Encode every token between the special tokens of an empty text; return the token IDs (V,) and vectors (V, d)."""
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id, tokenizer.pad_token_id}  # model2vec keeps these two
@@ -79,10 +75,10 @@ def _token_vectors(encoder: FolderEncoder, tokenizer: Any) -> tuple[list[int], n
     ids = [i for i, piece in enumerate(pieces) if i not in special and not re.fullmatch(r"\[unused\d+\]", piece)]
     empty = tokenizer("")["input_ids"]
     start = empty[:1] if empty[:1] in ([tokenizer.cls_token_id], [tokenizer.bos_token_id]) else []
-    rows = torch.tensor([[*start, i, *empty[len(start) :]] for i in ids])
-    with evaluation_mode(encoder.module):
-        parts = [
-            encoder.forward(on_device({"input_ids": part, "attention_mask": torch.ones_like(part)}, encoder.device))
-            for part in rows.split(max(1, encoder.budget // rows.shape[1]))
-        ]
-    return ids, torch.cat(parts).float().cpu().numpy()
+
+    def tokenize(rows: list[Any]) -> dict[str, Any]:
+        input_ids = torch.tensor(rows)
+        return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+
+    tokens = ModuleEncoder(tokenize, encoder.forward, encoder.device, module=encoder.module)
+    return ids, tokens.encode([[*start, i, *empty[len(start) :]] for i in ids])

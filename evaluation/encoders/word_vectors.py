@@ -36,9 +36,6 @@ class WordVectors:
     Args:
         path: Word2vec or GloVe file, or a folder of word vectors.
         pooling: ``mean`` (default) or ``letters``.
-
-    Raises:
-        EvaluationError: If the pooling is unknown, or the file or folder is missing, corrupted or pickled.
     """
 
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
@@ -76,18 +73,7 @@ class WordVectors:
         }
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Encode N texts.
-
-        Args:
-            items: N texts.
-            modality: Only ``text``.
-
-        Returns:
-            Vectors, (N, d), float32.
-
-        Raises:
-            EvaluationError: For a modality other than text.
-        """
+        """Encode N texts as vectors (N, d), float32."""
         if modality != "text":
             raise EvaluationError(
                 f"word vectors encode only texts, not modality {modality!r}; remove the task or choose a different model"
@@ -106,15 +92,7 @@ class WordVectors:
         return vectors
 
     def vector(self, text: str, rows: list[int]) -> np.ndarray | None:
-        """Return the vector of a text.
-
-        Args:
-            text: The text.
-            rows: Rows of its known words in `vectors`.
-
-        Returns:
-            Vector, (d,); None for the zero vector.
-        """
+        """Return the vector (d,) of a text with these rows of `vectors`; None for the zero vector."""
         return self.vectors[rows].mean(axis=0) if rows else None
 
     def _look_up(self, text: str) -> tuple[list[int], int]:

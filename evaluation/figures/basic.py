@@ -99,16 +99,7 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
 
 
 def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
-    """Write ``NAME.png`` (150 dpi) and ``NAME.svg`` (text as text), deterministically.
-
-    Args:
-        figure: The figure.
-        folder: Folder, created if it does not exist.
-        name: Name of the files.
-
-    Returns:
-        Paths of the PNG and the SVG.
-    """
+    """Write ``NAME.png`` (150 dpi) and ``NAME.svg`` (text as text), deterministically, and return their paths."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()
@@ -121,12 +112,7 @@ def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
 
 
 def new_figure(width: float = 6, height: float = 4.5) -> Figure:
-    """Create an empty figure with its own canvas.
-
-    Args:
-        width: Width in inches.
-        height: Height in inches.
-    """
+    """Create an empty figure with its own canvas; width and height are in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -139,16 +125,7 @@ def legend(axes: Axes) -> None:
 
 
 def finite(name: str, values: Any, shape: tuple[int | None, ...] = (None,)) -> np.ndarray:
-    """Convert values to a float array and check it.
-
-    Args:
-        name: Name of the values, for the error.
-        values: Array or nested sequence.
-        shape: Expected shape; None is any length except 0.
-
-    Raises:
-        ValueError: The shape differs, or a value is NaN or infinite.
-    """
+    """Convert values to a float array; raise ValueError for another shape (None: any length but 0), NaN and infinity."""
     array = np.asarray(values, dtype=float)
     fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=False))
     if not fits or not array.size:

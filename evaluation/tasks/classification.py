@@ -43,9 +43,6 @@ class Labelled:
     Args:
         source: File of the rows, for errors.
         parts: Rows of "all"; of "train" and "test"; or of "train", "dev" and "test".
-
-    Raises:
-        EvaluationError: A part is empty, there is a single class, or a class is missing from train.
     """
 
     def __init__(self, source: str, parts: dict[str, list[Row]]) -> None:
@@ -67,8 +64,7 @@ class Labelled:
     @cached_property
     def y(self) -> dict[str, np.ndarray]:
         """Return the class numbers (N,) by part."""
-        number = {label: i for i, label in enumerate(self.classes)}
-        return {part: np.asarray([number[row.label] for row in rows]) for part, rows in self.parts.items()}
+        return {part: np.searchsorted(self.classes, [row.label for row in rows]) for part, rows in self.parts.items()}
 
     @property
     def pairs(self) -> bool:
@@ -78,22 +74,14 @@ class Labelled:
     @property
     def hash(self) -> str:
         """SHA-256 of parts, sentences and labels."""
-        digest = hashlib.sha256()
-        for part, rows in self.parts.items():
-            for row in rows:
-                digest.update(repr((part, row.text, row.second, row.label)).encode())
-        return digest.hexdigest()
+        rows = ((part, row.text, row.second, row.label) for part, rows in self.parts.items() for row in rows)
+        return hashlib.sha256("".join(map(repr, rows)).encode()).hexdigest()
 
     @property
     def sides(self) -> list[list[str]]:
         """Return the sentences of each part; for pairs, then the second sentences of each part."""
         sides = [[row.text for row in rows] for rows in self.parts.values()]
         return sides + ([[row.second for row in rows] for rows in self.parts.values()] if self.pairs else [])
-
-    @cached_property
-    def sentences(self) -> list[str]:
-        """Return the distinct sentences of all parts."""
-        return list(dict.fromkeys(text for side in self.sides for text in side))
 
     def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
         """Return the input of a classifier by part, float32: embeddings (N, d), or `pair_features` (N, 2d) of pairs."""
@@ -102,50 +90,34 @@ class Labelled:
         return dict(zip(self.parts, made, strict=True))
 
     def check_folds(self, folds: int, least: int) -> None:
-        """Check the size of every class.
-
-        Args:
-            folds: Number of folds, for the error.
-            least: Smallest number of training rows of a class.
-
-        Raises:
-            EvaluationError: A class is smaller.
-        """
+        """Raise EvaluationError if a class has fewer than `least` training rows."""
         label, count = min(self.counts.items(), key=lambda item: item[1])
         if count < least:
             raise EvaluationError(f"{self.source}: the class {label!r} has {count} rows; {folds} folds need {least}")
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Compute the features of pairs for a classifier.
+    """Compute the features [|u - v|, u * v] of pairs, (N, 2d), for a classifier.
 
     Args:
         u: Embeddings of the first sentences, (N, d).
         v: Embeddings of the second sentences, (N, d).
-
-    Returns:
-        [|u - v|, u * v], (N, 2d).
     """
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
 class LabelledTask:
-    """Base class of tasks on labelled sentences: name, data, hash and sentences."""
+    """Base class of tasks on labelled sentences."""
 
     primary = "accuracy"
 
     def __init__(self, name: str, data: Labelled) -> None:
-        self.name = name
+        self.name, self.hash = name, data.hash
         self.data = data
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of parts, sentences and labels."""
-        return self.data.hash
 
     def sentences(self) -> list[str]:
         """Return the distinct sentences of all parts."""
-        return self.data.sentences
+        return list(dict.fromkeys(text for side in self.data.sides for text in side))
 
 
 class Fitted(NamedTuple):
@@ -160,13 +132,7 @@ Parts = dict[str, np.ndarray]
 
 
 def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """Fit a logistic regression for each strength of L2, and predict with the best one on dev.
-
-    Args:
-        x: Features by part, (N, d).
-        y: Classes by part, (N,).
-        probing: Settings of classifiers; not used.
-    """
+    """Fit a logistic regression for each strength of L2, and predict with the best one on dev."""
     from sklearn.linear_model import LogisticRegression
 
     rows = len(y["train"])
@@ -181,14 +147,7 @@ HEADS: dict[str, Callable[[Parts, Parts, Probing], Fitted]] = {"linear": linear}
 
 
 class ClassificationTask(LabelledTask):
-    """Accuracy, macro precision, recall and F1, and Matthews' correlation of a classifier on frozen embeddings, in points.
-
-    Args:
-        name: Name of the task.
-        data: Labelled rows with train, dev and test.
-        probing: Settings of classifiers.
-        head: Classifier, one of `HEADS`. Pairs are represented by `pair_features`.
-    """
+    """Accuracy, macro precision, recall and F1, and Matthews' correlation of a probe on frozen embeddings, in points."""
 
     def __init__(self, name: str, data: Labelled, probing: Probing | None = None, head: str = "linear") -> None:
         check(name, data, head, HEADS)
@@ -203,14 +162,11 @@ class ClassificationTask(LabelledTask):
 
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Compute the share of correct labels.
+    """Compute the share of correct labels, in points.
 
     Args:
         gold: Labels, (N,).
         predicted: Predicted labels, (N,).
-
-    Returns:
-        Accuracy in points.
     """
     return 100 * float(np.mean(gold == predicted))
 
@@ -218,8 +174,7 @@ def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
 def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Score:
     """Score predictions of the test part.
 
-    Macro means are over the classes that occur in the test part or in the predictions; a class that is never predicted has
-    precision 0. ``confusion[i][j]`` counts rows of class i predicted as class j, in the order of ``classes``.
+    A class that is never predicted has precision 0. ``confusion[i][j]`` counts rows of class i predicted as class j.
 
     Args:
         data: Labelled rows.
@@ -241,17 +196,7 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
 
 
 def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
-    """Check the data of a classification task.
-
-    Args:
-        name: Name of the task, for the error.
-        data: Labelled rows.
-        head: Name of the classifier.
-        known: Names of all classifiers.
-
-    Raises:
-        EvaluationError: The head is unknown, dev or test is missing, or dev or test has one class.
-    """
+    """Raise EvaluationError for a head that is not in `known`, or data without two classes in both dev and test."""
     if head not in known:
         raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads: {', '.join(known)}")
     if set(data.parts) != set(PARTS):

@@ -21,15 +21,11 @@ TOP = 3  # number of dimensions in top3_variance
 
 
 def alignment(x: np.ndarray, y: np.ndarray) -> float:
-    """Compute the alignment of positive pairs, mean ||x_i - y_i||^2 at unit length; 0 to 4, lower is better.
+    """Compute the alignment of positive pairs, mean ||x_i - y_i||^2; 0 to 4, lower is better (Wang and Isola, ICML 2020).
 
     Args:
         x: Embeddings of first items, (N, d).
         y: Embeddings of second items, (N, d).
-
-    References:
-        Wang and Isola, Understanding Contrastive Representation Learning through Alignment and Uniformity on the
-        Hypersphere, ICML 2020.
     """
     if x.shape != y.shape:
         raise EvaluationError(f"alignment needs pairs of embeddings, got shapes {x.shape} and {y.shape}")
@@ -37,22 +33,14 @@ def alignment(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def uniformity(x: np.ndarray) -> float:
-    """Compute the uniformity log mean_{i<j} exp(-2 ||x_i - x_j||^2) at unit length; -8 to 0, lower is better.
-
-    Args:
-        x: Embeddings, (N, d).
-
-    References:
-        Wang and Isola, ICML 2020.
-    """
+    """Compute the uniformity log mean_{i<j} exp(-2 ||x_i - x_j||^2) of embeddings (N, d); -8 to 0, lower is better."""
     return float(np.float32(cross_uniformity_cyclip(x, x)))  # rounded to the precision of the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
     """Compute log mean_{i>j} exp(-2 ||x_i - y_j||^2), named uniformity in CyCLIP's hypersphere script.
 
-    It measures the distance of an item from other items' captions, and it depends on the order of the pairs, which
-    determines the half of the combinations that counts. Use it only for comparison with that script; see `uniformity`.
+    It depends on the order of the pairs: use it only for comparison with that script; see `uniformity`.
 
     Args:
         x: Embeddings of items, (N, d).
@@ -69,19 +57,13 @@ def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def anisotropy(x: np.ndarray) -> dict[str, float]:
-    """Compute measures of anisotropy at unit length.
+    """Compute measures of anisotropy of embeddings (N, d).
 
-    Args:
-        x: Embeddings, (N, d).
-
-    Returns:
-        ``mean_cosine`` over all pairs i<j: about 0 for evenly spread directions, about 1 in a narrow cone (Ethayarajh 2019).
-        ``dimension_std``: mean over dimensions of the standard deviation times sqrt(d); 1 for evenly spread directions, 0
-        for constant embeddings (Chen and He 2021, Figure 2). ``top3_variance``: share of the variance in the three
-        dimensions with the highest variance; 3/d if all are equal.
+    ``mean_cosine`` over all pairs i<j: about 0 for evenly spread directions, about 1 in a narrow cone (Ethayarajh 2019).
+    ``dimension_std``: mean over dimensions of the standard deviation times sqrt(d); 1 for evenly spread directions, 0 for
+    constant embeddings (Chen and He 2021, Figure 2). ``top3_variance``: share of the variance in the three dimensions with
+    the highest variance; 3/d if all are equal.
     """
-    if len(x) < 2:
-        raise EvaluationError(f"a mean over pairs needs at least 2 embeddings, got {len(x)}")
     rows = on_sphere(x).double()
     mean_cosine = float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
     spread = rows.std(0, correction=0).numpy() * np.sqrt(x.shape[1])
@@ -96,8 +78,6 @@ def anisotropy(x: np.ndarray) -> dict[str, float]:
 class GeometryTask:
     """Alignment of highly rated pairs, and uniformity and anisotropy of all distinct sentences, of a task of rated pairs.
 
-    The scores are not in points.
-
     Args:
         pairs: The task of rated pairs.
         threshold: Pairs with a higher rating are positives (SimCSE: 4 of 5).
@@ -106,17 +86,12 @@ class GeometryTask:
     primary = "uniformity"
 
     def __init__(self, pairs: PairTask, threshold: float) -> None:
-        self.name = f"{pairs.name}-geometry"
+        self.name, self.hash = f"{pairs.name}-geometry", pairs.hash
         self.pairs = pairs
         self.threshold = threshold
         self.positives = np.flatnonzero(pairs.gold > threshold)
         if not len(self.positives):
             raise EvaluationError(f"task {self.name}: alignment needs positives, but no pair is rated above {threshold}")
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of pairs and ratings."""
-        return self.pairs.hash
 
     def sentences(self) -> list[str]:
         """Return the distinct sentences of all pairs."""
@@ -139,8 +114,7 @@ class PairedGeometryTask(PairedTask):
 
     ``alignment`` is over all pairs of an item and one of its captions, ``text_uniformity`` over the distinct captions,
     ``image_uniformity`` or ``audio_uniformity`` over the items, and ``cross_uniformity_cyclip`` over the items with their
-    first captions. ``modality_gap`` is the distance between the mean item and the mean caption (Liang et al. 2022). Not in
-    points.
+    first captions. ``modality_gap`` is the distance between the mean item and the mean caption (Liang et al. 2022).
     """
 
     primary = "alignment"
@@ -165,14 +139,11 @@ class PairedGeometryTask(PairedTask):
 
 
 def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the cosines of unit vectors in blocks on and right of the diagonal.
+    """Yield row numbers (R,), column numbers (C,) and cosines (R, C) in blocks on and right of the diagonal.
 
     Args:
-        a: Rows, (N, d).
-        b: Columns, (N, d).
-
-    Yields:
-        Row numbers (R,), column numbers (C,) and cosines (R, C) of a block.
+        a: Unit vectors, (N, d).
+        b: Unit vectors, (N, d).
     """
     for top in range(0, len(a), CHUNK):
         for left in range(top, len(b), CHUNK):
@@ -182,20 +153,8 @@ def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor
 
 
 def on_sphere(x: np.ndarray) -> Tensor:
-    """Scale rows to unit length.
-
-    Args:
-        x: Embeddings, (N, d).
-
-    Returns:
-        (N, d), float32.
-
-    Raises:
-        EvaluationError: A row is zero, or contains NaN or infinity.
-    """
+    """Scale rows (N, d) to unit length, float32; raise EvaluationError for a zero row."""
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
-    if not np.isfinite(lengths).all():
-        raise EvaluationError(f"row {int(np.argmin(np.isfinite(lengths)))} contains NaN or infinity; the model has diverged")
     if not (lengths > 0).all():
         raise EvaluationError(f"row {int(np.argmin(lengths))} is a zero vector, which cannot be scaled to unit length")
     return torch.from_numpy(np.asarray(x / lengths, dtype=np.float32))

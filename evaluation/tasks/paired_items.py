@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     key: str
 
     def captions(self) -> list[str]:
-        """Return the captions, at least one: the entry `captions` of the field json, or the field txt."""
+        """Return the captions, at least one."""
         with named(self.where):
             return decode.captions(self.fields, self.key)
 
@@ -45,15 +45,7 @@ class Sample(NamedTuple):
 
 
 class Samples:
-    """Samples of shards, in order.
-
-    Args:
-        task: Name of the task, for errors.
-        shards: Folder, brace range or list of shards, as for `ShardSet.open`.
-
-    Raises:
-        EvaluationError: Shards are missing, or samples contain no image, audio or text, or both images and audio.
-    """
+    """Samples of shards, in order; errors name the task."""
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
         self.task = f"task {task}"
@@ -76,8 +68,8 @@ class Samples:
 
     def chunks(self, size: int = CHUNK) -> Iterator[list[Sample]]:
         """Yield all samples, at most `size` at a time. Raises EvaluationError for a sample that cannot be decoded."""
-        samples = self._raw()
-        while chunk := [self._decoded(raw) for raw in islice(samples, size)]:
+        samples = map(self._decoded, self._raw())
+        while chunk := list(islice(samples, size)):
             yield chunk
 
     def _decoded(self, raw: RawSample | BadSample) -> Sample:
@@ -85,19 +77,20 @@ class Samples:
         if isinstance(raw, BadSample):
             raise EvaluationError(f"{where}, sample {raw.key!r}: {raw.reason}")
         with named(where):
-            return Sample(where, self._item(raw), raw.fields, raw.key)
+            if self.modality == "text":
+                item: Any = decode.text(raw.fields, ("txt",), raw.key)[0]
+            elif self.modality == "image":
+                item = np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
+            else:
+                extension, data = decode.member_with_extension(raw.fields, decode.SOUNDS, raw.key)
+                rate = decode.own_rate(data)  # encoders resample it once
+                item = Sound(decode.audio(data, extension, rate, raw.key), rate)
+        return Sample(where, item, raw.fields, raw.key)
 
     def _raw(self) -> Iterator[RawSample | BadSample]:
         with named(self.task):
             for shard in self.shards.shards:
                 yield from read(shard, range(shard.samples))
-
-    def _item(self, raw: RawSample) -> Any:
-        if self.modality == "text":
-            return decode.text(raw.fields, ("txt",), raw.key)[0]
-        if self.modality == "image":
-            return np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
-        return _sound(raw.fields, raw.key)
 
     def _modality(self) -> str:
         fields = set(self.shards.fields)
@@ -119,10 +112,7 @@ class PairedTask:
 
     Args:
         name: Name of the task.
-        shards: Folder, brace range or list of shards.
-
-    Raises:
-        EvaluationError: The shards contain texts only, or fewer than two items.
+        shards: Folder, brace range or list of shards, as for `ShardSet.open`.
     """
 
     def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
@@ -145,15 +135,7 @@ class PairedTask:
 
 
 def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Encode all items, a chunk at a time.
-
-    Args:
-        samples: Images or audio clips with captions.
-        encoder: Encoder of the items.
-
-    Returns:
-        Embeddings of the items (N, d), all captions (T), and the item number of each caption (T,).
-    """
+    """Return the embeddings of all items (N, d), all captions (T), and the item number of each caption (T,)."""
     vectors: list[np.ndarray] = []
     captions: list[str] = []
     owners: list[int] = []
@@ -164,13 +146,6 @@ def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[s
             owners += [number] * len(own)
         vectors.append(embed(encoder, [sample.item for sample in chunk], samples.modality))
     return np.concatenate(vectors), captions, np.asarray(owners)
-
-
-def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
-    """Decode an audio clip at its own sampling frequency; encoders resample it once."""
-    extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)
-    rate = decode.own_rate(data)
-    return Sound(decode.audio(data, extension, rate, key), rate)
 
 
 @contextlib.contextmanager

@@ -42,9 +42,6 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
 
     Returns:
         Query and rank of each pair, sorted by query.
-
-    Raises:
-        EvaluationError: The embeddings have different widths, or contain NaN (which would get a perfect rank) or infinity.
     """
     if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
         raise EvaluationError(
@@ -62,35 +59,8 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
     return Found(asking, ranks)
 
 
-def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the best rank among the captions of each item.
-
-    Args:
-        ranks: Ranks of captions, (T,).
-        owners: Item of each caption, (T,).
-
-    Returns:
-        Best rank of each item, (N,).
-    """
-    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
-    np.minimum.at(best, owners, ranks)
-    return best
-
-
-def recall_at(ranks: np.ndarray) -> dict[int, float]:
-    """Compute R@1, R@5 and R@10.
-
-    Args:
-        ranks: Best rank of each query, (N,).
-
-    Returns:
-        Share of queries with a rank of at most k, in points, by k.
-    """
-    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in (1, 5, 10)}
-
-
 def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
-    """Compute mAP@10 as LAION-CLAP does.
+    """Compute mAP@10 as LAION-CLAP does: mean over items, in points.
 
     The average precision of an item is sum_r (r / rank_r) over its captions, in order, with a rank of at most 10, divided by
     the number of its captions.
@@ -99,9 +69,6 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
         ranks: Ranks of captions, (T,).
         owners: Item of each caption, (T,).
         most: Largest divisor. Default: no limit.
-
-    Returns:
-        Mean over items, in points.
     """
     gain = np.where(ranks <= 10, place_in_group(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
@@ -110,19 +77,24 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
 
 
 def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return the position, from 1, of each value in ascending order within its group.
+    """Return the position (T,), from 1, of each value in ascending order within its group.
 
     Args:
         groups: Group of each value, (T,).
         values: (T,).
-
-    Returns:
-        Positions, (T,).
     """
     order = np.lexsort((values, groups))
     ordered, place = groups[order], np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
     return place
+
+
+def _metrics(found: Found, most: int | None = None) -> dict[str, float]:
+    """Return recall at 1, 5 and 10, and mAP@10 with this largest divisor, in points."""
+    best = np.full(found.queries.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(best, found.queries, found.ranks)
+    recall = {f"r{k}": 100 * float(np.mean(best <= k)) for k in (1, 5, 10)}
+    return {**recall, "map10": map_at_10(found.ranks, found.queries, most)}
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards
@@ -133,22 +105,14 @@ class RetrievalTask(PairedTask):
 
     Metrics, in points: ``<image|audio>_to_text_r1`` (r5, r10), where the item is the query and its best ranked caption
     counts; ``text_to_<image|audio>_r1``, where every caption is a query; ``..._map10``, mAP@10; ``mean_r1`` and
-    ``mean_map10``, the means of both directions. With five captions per item, text-to-item scores equal the average of
-    LAION-CLAP's five passes.
+    ``mean_map10``, the means of both directions.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         primary: Main metric of the task.
         shared: Treat equal captions as one caption of all their items: for captions made from class names, where otherwise
             all but one item of a class would count as wrong. Each distinct text is one query, every item with this text is
             relevant, and mAP@10 of a text is divided by min(10, number of its items).
-
-    Raises:
-        EvaluationError: `primary` is unknown.
     """
-
-    primary = "mean_r1"
 
     def __init__(
         self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
@@ -183,11 +147,8 @@ class RetrievalTask(PairedTask):
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
         """Return recall and mAP for ranks from item to text and from text to item."""
-        metrics: dict[str, float] = {}
-        for way, (queries, ranks), most in zip(self.ways, (there, back), (None, 10), strict=True):
-            metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
-            metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
-        return self.with_means(metrics)
+        ways = zip(self.ways, (_metrics(there), _metrics(back, 10)), strict=True)
+        return self.with_means({f"{way}_{kind}": value for way, found in ways for kind, value in found.items()})
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:
         """Add the means of both directions to the metrics."""
@@ -198,41 +159,15 @@ class RetrievalTask(PairedTask):
 # ------------------------------------------------------------------------------------------------------- validation loss
 
 
-def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) -> float:
-    """Compute CLIP's loss of pairs, (CE(s I T', diagonal) + CE(s T I', diagonal)) / 2 with unit vectors I and T.
-
-    Args:
-        items: Embeddings of items, (N, d).
-        texts: Embeddings of their captions, (N, d).
-        scale: Logit scale s.
-
-    Returns:
-        Mean over the N pairs; ln N for uninformative embeddings.
-
-    References:
-        Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, Figure 3.
-    """
-    if items.shape != texts.shape:
-        raise EvaluationError(f"the loss needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
-    logits = scale * unit(items) @ unit(texts).T
-    both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
-    return float((both / 2 - logits.diagonal()).mean())
-
-
 class ContrastiveTask(PairedTask):
     """Validation loss for choosing a checkpoint, as in CyCLIP's code and Zhao et al.; lower is better, not in points.
 
-    ``loss`` is the mean of `symmetric_cross_entropy` over batches, at the encoder's logit scale, for items with their first
-    captions in the order of the shards. Losses are comparable only for equal `batch`. An incomplete last batch is skipped,
-    as in training, unless it is the only one.
+    ``loss`` is CLIP's loss (Radford et al. 2021, Figure 3) at the encoder's logit scale, averaged over batches of items with
+    their first captions in the order of the shards. Losses are comparable only for equal `batch`. An incomplete last batch
+    is skipped, as in training, unless it is the only one.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         batch: Pairs per batch.
-
-    Raises:
-        EvaluationError: `batch` is less than 2, or the encoder has no logit scale (it is not a CLIP or CLAP).
     """
 
     primary = "loss"
@@ -245,15 +180,21 @@ class ContrastiveTask(PairedTask):
         self.batch = batch
 
     def score(self, encoder: Encoder) -> Score:
-        """Return the loss; details are the logit scale, sizes of batches, and the loss at chance level."""
+        """Return the loss; details are the logit scale, sizes of batches, and the loss at chance level, ln(batch)."""
         scale = getattr(encoder, "logit_scale", None)
         if scale is None:
             raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
         items, captions, owners = encode_pairs(self.samples, encoder)
         (texts,) = look_up(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
+        if items.shape != texts.shape:
+            raise EvaluationError(f"task {self.name} needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
         size = min(self.batch, len(items))
-        starts = range(0, len(items) - size + 1, size)
-        losses = [symmetric_cross_entropy(items[i : i + size], texts[i : i + size], scale) for i in starts]
+        losses = []
+        for start in range(0, len(items) - size + 1, size):
+            rows = slice(start, start + size)
+            logits = scale * unit(items[rows]) @ unit(texts[rows]).T
+            both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
+            losses.append(float((both / 2 - logits.diagonal()).mean()))
         details = {"items": len(items), "batch": size, "batches": len(losses), "left_out": len(items) - size * len(losses)}
         return Score({"loss": float(np.mean(losses))}, {**details, "logit_scale": scale, "chance": float(np.log(size))})
 
@@ -267,10 +208,6 @@ def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
     Args:
         path: File with one text per line (``.txt``, ``.txt.gz``), or a TSV with a header.
         columns: Columns of the TSV to read, row by row.
-
-    Raises:
-        EvaluationError: The file contains no text, or is a TSV without `columns`.
-        DataError: The file or a column is missing, or a line has a wrong number of fields.
     """
     path = Path(path).expanduser()
     if columns:

@@ -5,9 +5,6 @@ The seven sets are read from one of two layouts:
 * SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files per subset;
 * raw TSV (``STS12.raw.tsv``): cased text in one file per set, columns ``dataset subset row score sentence1 sentence2``,
   separated by tabs, without quoting.
-
-`pair_task` reads any other file of rated pairs, such as a translation of STS-B or a SemEval track, and `hub_pairs` a Hugging
-Face dataset.
 """
 
 from __future__ import annotations
@@ -45,24 +42,22 @@ SUBSETS = {
 
 Rated = tuple[str, float | None, str, str]  # subset, rating if there is one, sentence, sentence
 
-RAW_FILES = {
-    **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
-    **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
-    "sickr-train": "SICK.train.raw.tsv",
-    "sickr-dev": "SICK.trial.raw.tsv",
-    "sickr": "SICK.test.raw.tsv",
+FILES = {
+    "raw": {
+        **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
+        **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
+        "sickr-train": "SICK.train.raw.tsv",
+        "sickr-dev": "SICK.trial.raw.tsv",
+        "sickr": "SICK.test.raw.tsv",
+    },
+    "senteval": {
+        **{name: f"STS/{name.upper()}-en-test" for name in SUBSETS},  # a folder of input and gold files
+        **{f"stsb-{split}": f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
+        "sickr-train": "SICK/SICK_train.txt",
+        "sickr-dev": "SICK/SICK_trial.txt",
+        "sickr": "SICK/SICK_test_annotated.txt",
+    },
 }
-
-SENTEVAL_FILES = {
-    **{name: f"STS/{name.upper()}-en-test" for name in SUBSETS},  # a folder of input and gold files
-    **{f"stsb-{split}": f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
-    "sickr-train": "SICK/SICK_train.txt",
-    "sickr-dev": "SICK/SICK_trial.txt",
-    "sickr": "SICK/SICK_test_annotated.txt",
-}
-
-
-FILES = {"raw": RAW_FILES, "senteval": SENTEVAL_FILES}
 
 
 @dataclass(frozen=True)
@@ -85,7 +80,7 @@ class PairTask:
     ``spearman`` and ``pearson`` are computed over all subsets concatenated (setting "all", as reported by SimCSE and its
     successors), ``spearman_mean`` is the mean over subsets, and ``spearman_wmean`` the mean weighted by their sizes (as in
     the original SentEval). Sets with several subsets also have ``pearson_mean`` and ``pearson_wmean``, the score of the
-    SemEval contests. A zero vector has cosine 0 with every other vector, as in SentEval.
+    SemEval contests.
     """
 
     primary = "spearman"
@@ -98,10 +93,8 @@ class PairTask:
     @property
     def hash(self) -> str:
         """SHA-256 of pairs and ratings. SentEval's tokenised text and raw text of one set have different hashes."""
-        digest = hashlib.sha256()
-        for row in zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True):
-            digest.update(repr(tuple(map(str, row))).encode())
-        return digest.hexdigest()
+        rows = zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True)
+        return hashlib.sha256("".join(repr(tuple(map(str, row))) for row in rows).encode()).hexdigest()
 
     def sentences(self) -> list[str]:
         """Return the distinct sentences in order of first appearance."""
@@ -117,21 +110,17 @@ class PairTask:
         similarities = self.similarities(encoder)
         metrics = correlations(self.name, similarities, self.gold)
         names = np.asarray(self.pairs.subset)
-        parts = {
-            name: _part(similarities[names == name], self.gold[names == name]) for name in dict.fromkeys(names.tolist())
-        }
+        parts: dict[str, dict[str, Any]] = {}
+        for name in dict.fromkeys(names.tolist()):
+            found = _correlations(similarities[names == name], self.gold[names == name])
+            defined = {metric: None if math.isnan(value) else value for metric, value in found.items()}
+            parts[name] = {**defined, "pairs": int((names == name).sum())}
         for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # for one subset all means are equal
-            defined = [part for part in parts.values() if part[metric] is not None]
-            values = [part[metric] for part in defined] or [0.0]
+            of = [(part[metric], part["pairs"]) for part in parts.values() if part[metric] is not None]
+            values, sizes = zip(*of or [(0.0, 1)], strict=True)
             metrics[f"{metric}_mean"] = float(np.mean(values))
-            metrics[f"{metric}_wmean"] = float(np.average(values, weights=[part["pairs"] for part in defined] or [1]))
+            metrics[f"{metric}_wmean"] = float(np.average(values, weights=sizes))
         return Score(metrics, {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": parts}, similarities)
-
-
-def _part(x: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
-    """Return the correlations of a subset, None if undefined, and its size."""
-    found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
-    return {**{metric: None if math.isnan(value) else value for metric, value in found.items()}, "pairs": len(gold)}
 
 
 def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]:
@@ -141,11 +130,8 @@ def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]
         task: Name of the task, for the warning.
         x: Cosines, (N,).
         gold: Human ratings, (N,).
-
-    Returns:
-        Correlations in points.
     """
-    found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
+    found = _correlations(x, gold)
     for metric, value in found.items():
         if math.isnan(value):
             logger.warning("task %s: %s is undefined because all values are equal; counted as 0", task, metric)
@@ -153,47 +139,29 @@ def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]
     return found
 
 
+def _correlations(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Return both correlations in points; NaN if undefined (fewer than 2 values, or constant values)."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return {"spearman": math.nan, "pearson": math.nan}
+    found = {"spearman": scipy.stats.spearmanr(x, y), "pearson": scipy.stats.pearsonr(x, y)}
+    return {metric: 100 * float(value.statistic) for metric, value in found.items()}
+
+
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
-    """Compute Spearman's rank correlation.
+    """Compute Spearman's rank correlation in points; NaN if undefined.
 
     Args:
         x: Values, (N,).
         y: Values, (N,).
-
-    Returns:
-        Points; NaN if undefined (fewer than 2 values, or constant values).
     """
-    return 100 * float(scipy.stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> float:
-    """Compute Pearson's correlation of x and y.
-
-    Args:
-        x: Values, (N,).
-        y: Values, (N,).
-
-    Returns:
-        Points; NaN if undefined.
-    """
-    return 100 * float(scipy.stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
-
-
-def _vary(x: np.ndarray, y: np.ndarray) -> bool:
-    return len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
+    return _correlations(x, y)["spearman"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
 def read(name: str, folder: Path, layout: str) -> Pairs:
-    """Read the pairs of a named STS task.
-
-    Args:
-        name: Task, such as ``stsb-dev``.
-        folder: Folder of all sets.
-        layout: "raw" or "senteval".
-    """
+    """Read the pairs of a named STS task from a folder with the layout "raw" or "senteval"."""
     path = folder / FILES[layout][name]
     if layout == "raw":
         return _read_table(path, subsets=name in SUBSETS, quoted=False)  # STS-B's genres and sources are no subsets
@@ -202,7 +170,11 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
     if name.startswith("sickr"):
         columns = ("relatedness_score", "sentence_A", "sentence_B")
         return _read_table(path, columns, subsets=False, tokens=True, quoted=False)
-    return collect(_stsb_rows(path), path)
+    rows = [  # genre, file, year, id, score, sentence, sentence
+        ("all", _rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6]))
+        for number, fields in read_cells(path, 7, more=True)
+    ]
+    return _collect(rows, path)
 
 
 def pair_task(path: Path) -> PairTask:
@@ -214,10 +186,6 @@ def pair_task(path: Path) -> PairTask:
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the
       task is named after the subset.
     * A folder of such SemEval files: all subsets, sorted by name.
-
-    Raises:
-        EvaluationError: A file has another format or contains no ratings.
-        DataError: A file is missing or a line is invalid.
     """
     name = path.name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
@@ -253,8 +221,9 @@ def _read_table(
         score, first, second = (row[column] for column in columns)
         if tokens:
             first, second = _tokens(first), _tokens(second)
-        rows.append((row.get("subset", "all") if subsets else "all", rating(score, f"{path}, line {number}"), first, second))
-    return collect(rows, path)
+        subset = row.get("subset", "all") if subsets else "all"
+        rows.append((subset, _rating(score, f"{path}, line {number}"), first, second))
+    return _collect(rows, path)
 
 
 def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
@@ -271,29 +240,12 @@ def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
             first, *others = text.split("\t")
             if not others:
                 raise EvaluationError(f"{inputs}, line {number}: no tab found; expected sentence, tab, sentence")
-            rows.append((subset, rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0])))
-    return collect(rows, folder)
+            rows.append((subset, _rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0])))
+    return _collect(rows, folder)
 
 
-def _stsb_rows(path: Path) -> Iterator[Rated]:
-    """Read SentEval's ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
-    for number, fields in read_cells(path, 7, more=True):
-        yield "all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])
-
-
-def rating(text: str, place: str) -> float | None:
-    """Parse a rating.
-
-    Args:
-        text: Number, blank or "nan" (SemEval 2015 and 2016 rated only some of the published pairs).
-        place: File and line, for the error.
-
-    Returns:
-        The rating, or None if the pair is not rated.
-
-    Raises:
-        EvaluationError: The text is not a finite number.
-    """
+def _rating(text: str, place: str) -> float | None:
+    """Parse a rating; None if it is blank or "nan" (SemEval 2015 and 2016 rated only some of the published pairs)."""
     try:
         value = float(text) if text.strip() else math.nan
     except ValueError:
@@ -307,16 +259,8 @@ def _tokens(text: str) -> str:
     return " ".join(text.split())
 
 
-def collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
-    """Collect rated pairs; pairs without a rating are counted.
-
-    Args:
-        rows: Subset, rating or None, and two sentences of each pair.
-        source: Origin of the rows, for the error.
-
-    Raises:
-        EvaluationError: Fewer than two different ratings, so correlations are undefined.
-    """
+def _collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
+    """Collect rated pairs and count the others; raise EvaluationError without two different ratings."""
     rows = list(rows)
     rated = [row for row in rows if row[1] is not None]
     skipped = len(rows) - len(rated)
@@ -341,14 +285,8 @@ LEE = {  # documents: 30 with 435 pairs, 20 with 190, 50 with 1,225
 def lee(name: str) -> PairTask:
     """Return the task ``lee``, ``lee-dev`` or ``lee-all``: 50 short news documents with human ratings of all 1,225 pairs.
 
-    gensim includes the corpus, so no download is needed. It is split by document: no document of the development pairs
-    occurs in the test pairs. A rating is the mean of the raters divided by 5, so 0.2 to 1.
-
-    Raises:
-        EvaluationError: gensim or its test data is missing.
-
-    References:
-        Lee, Pincombe and Welsh, An Empirical Evaluation of Models of Text Document Similarity, CogSci 2005.
+    gensim includes the corpus (Lee, Pincombe and Welsh, CogSci 2005), so no download is needed. It is split by document: no
+    document of the development pairs occurs in the test pairs. Ratings are from 0.2 to 1.
     """
     spec = importlib.util.find_spec("gensim")  # importing gensim takes a second; only its files are needed
     folder = Path(spec.origin or "").parent / "test" / "test_data" if spec else Path()
@@ -377,16 +315,13 @@ def hub_pairs(spec: str) -> PairTask:
     Args:
         spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
             default split is test. Code of a data set is never executed.
-
-    Raises:
-        EvaluationError: The library, the data set, the split or a column is missing.
     """
     name, *rest = spec.split(":")
     if not name or len(rest) > 2 or not all(rest):
         raise EvaluationError(f"hub:{spec}: expected NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
     *config, split = rest or ["test"]
     title = metric_name("-".join([Path(name).name, *config, split]))
-    return PairTask(title, collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"))
+    return PairTask(title, _collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"))
 
 
 def _dataset_rows(title: str, name: str, config: str | None = None, *, split: str) -> Iterator[Rated]:
@@ -419,4 +354,4 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
             raise EvaluationError(str(error)) from error
         if row[first] is None or row[second] is None:
             raise EvaluationError(f"{place}: {first} or {second} is missing")
-        yield "all", rating(rated, place), texts[0], texts[1]
+        yield "all", _rating(rated, place), texts[0], texts[1]

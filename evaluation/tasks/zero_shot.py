@@ -38,13 +38,8 @@ class ZeroShotTask(PairedTask):
     samples.
 
     Args:
-        name: Name of the task.
-        shards: Folder, brace range or list of shards.
         classes: Names of the classes 0, 1, .... Default: the names in the shards, with spaces instead of underscores.
         templates: Prompts with ``{}`` or ``{label}``. Default: CLIP's for images, CLAP's for audio.
-
-    Raises:
-        EvaluationError: The shards have another number of classes, or the same classes in another order.
     """
 
     primary = "accuracy"
@@ -81,7 +76,7 @@ class ZeroShotTask(PairedTask):
 
         `Score.examples` is whether each sample is right, (N,), or None if there are ties.
         """
-        weights = class_vectors(encoder, self.classes, self.templates)
+        weights = self._class_vectors(encoder)
         counts, labels = [], []
         for chunk in self.samples.chunks():
             found = [sample.label(len(self.classes)) for sample in chunk]
@@ -105,47 +100,31 @@ class ZeroShotTask(PairedTask):
             metrics["accuracy_top5"] = float(fifth.mean())
         present = sorted(set(labels.tolist()))
         each = {f"{n} {self.classes[n]}": float(first[labels == n].mean()) for n in present}
+        counts = {"samples": len(labels), "classes": len(self.classes), "templates": len(self.templates), "ties": ties}
         details = {
-            "samples": len(labels),
-            "classes": len(self.classes),
-            "templates": len(self.templates),
-            "ties": ties,
+            **counts,
             "classes_without_samples": len(self.classes) - len(present),
             "mean_per_class": float(np.mean(list(each.values()))),
             "per_class": each,
         }
         return Score(metrics, details, None if ties else higher == 0)
 
-
-def class_vectors(encoder: Encoder, classes: Sequence[str], templates: Sequence[str]) -> np.ndarray:
-    """Compute the normalised mean of the unit vectors of every class's prompts.
-
-    Args:
-        encoder: Encoder of texts.
-        classes: Names of C classes.
-        templates: Prompts with ``{}`` or ``{label}``.
-
-    Returns:
-        (C, d), float64.
-    """
-    size = max(1, PROMPTS // len(templates))  # classes at a time
-    means = []
-    for start in range(0, len(classes), size):
-        group = classes[start : start + size]
-        vectors = unit(embed(encoder, [fill(template, name) for name in group for template in templates]))
-        means.append(vectors.reshape(len(group), len(templates), -1).mean(1))
-    return unit(np.concatenate(means))
+    def _class_vectors(self, encoder: Encoder) -> np.ndarray:
+        """Return the normalised mean of the unit vectors of every class's prompts, (classes, d), float64."""
+        size = max(1, PROMPTS // len(self.templates))  # classes at a time
+        means = []
+        for start in range(0, len(self.classes), size):
+            group = self.classes[start : start + size]
+            vectors = unit(embed(encoder, [fill(template, name) for name in group for template in self.templates]))
+            means.append(vectors.reshape(len(group), len(self.templates), -1).mean(1))
+        return unit(np.concatenate(means))
 
 
 # ----------------------------------------------------------------------------------------------------------------- prompts
 
 
 def read_prompts(path: str | Path) -> Prompts:
-    """Read a JSON file with classes and templates, ``{"classes": [...], "templates": [...]}``, or classes, ``["dog", ...]``.
-
-    Raises:
-        EvaluationError: The file is missing, has another format or contains no names.
-    """
+    """Read a JSON file: ``{"classes": [...], "templates": [...]}``, or a list of classes."""
     path = Path(path).expanduser()
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -35,6 +35,10 @@ class Bag:
         return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(self.width)
 
 
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
 def sentence(rng: random.Random, longest: int = 12) -> str:
     return " ".join(rng.choices(WORDS, k=rng.randint(2, longest)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from multicse.evaluation.task import Sound
 from tests import small
@@ -57,9 +55,7 @@ def decoded(item: Any) -> int:
 
 
 def picture(number: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (4, 5), (number, 0, 0)).save(data, "PNG")
-    return data.getvalue()
+    return small.png(np.full((5, 4, 3), number, dtype=np.uint8))
 
 
 def sound(number: int) -> bytes:

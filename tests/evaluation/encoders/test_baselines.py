@@ -1,4 +1,4 @@
-"""Poolings and static vectors against computations by hand, one text at a time, and whitening against scikit-learn."""
+"""Poolings and static vectors by hand, one text at a time, and whitening against scikit-learn."""
 
 from __future__ import annotations
 
@@ -14,42 +14,26 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    DebertaV2Config,
-    DebertaV2Model,
-    DistilBertConfig,
-    DistilBertModel,
-)
+from transformers import AutoModel, AutoTokenizer, DebertaV2Config
 
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.static import Static
 from multicse.evaluation.task import EvaluationError
-from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta
-
-SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}
-
-
-def distilbert() -> DistilBertModel:
-    return DistilBertModel(DistilBertConfig(**SMALL, dim=16, n_layers=2, n_heads=2, hidden_dim=32))
-
-
-def deberta() -> DebertaV2Model:
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    return DebertaV2Model(DebertaV2Config(**SMALL, **sizes, relative_attention=True, pos_att_type=["c2p", "p2c"]))
+from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta, unit
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "roberta", "distilbert", "deberta")}
+    places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "roberta", "deberta")}
     tiny_bert(places["bert"])
     tiny_roberta(places["roberta"])
     torch.manual_seed(1)
-    for name, model in (("distilbert", distilbert()), ("deberta", deberta())):
-        AutoTokenizer.from_pretrained(places["bert"]).save_pretrained(places[name])
-        model.save_pretrained(places[name])
+    sizes = {"vocab_size": 24, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    options = {"max_position_embeddings": 24, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+    config = DebertaV2Config(**sizes, **options, pad_token_id=1, initializer_range=0.5)
+    AutoTokenizer.from_pretrained(places["bert"]).save_pretrained(places["deberta"])
+    AutoModel.from_config(config).save_pretrained(places["deberta"])
     return places
 
 
@@ -70,14 +54,12 @@ BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
     "first-last": lambda h: torch.stack([h[0], h[-1]]).mean((0, 1)),
     "first1-last": lambda h: torch.stack([h[1], h[-1]]).mean((0, 1)),
     "layer0-mean": lambda h: h[0].mean(0),
-    "layer0-max": lambda h: h[0].max(0).values,
     "layer1-cls": lambda h: h[1][0],
-    "layer1-mean": lambda h: h[1].mean(0),
     "layer1-max": lambda h: h[1].max(0).values,
 }
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "deberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta"])
 def test_poolings_by_hand(folders: dict[str, Path], family: str) -> None:
     items = texts(40, 30 if family == "bert" else 12)  # some are longer than the 24 positions
     for name, pool in BY_HAND.items():
@@ -98,25 +80,21 @@ def test_modules_after_the_transformer_are_skipped(folders: dict[str, Path], tmp
     assert load_encoder(tmp_path, device="cpu").encode(texts(9)).shape == (9, 5)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
-def test_ditto_by_hand(folders: dict[str, Path], family: str) -> None:
+def test_ditto_by_hand(folders: dict[str, Path]) -> None:
     """Weights of tokens are their attention to themselves, in head 2 of layer 1; states as in first-last."""
-    items = texts(12)
-    model = AutoModel.from_pretrained(folders[family], attn_implementation="eager").eval()
-    tokenizer = AutoTokenizer.from_pretrained(folders[family])
+    items, folder = texts(12), folders["bert"]
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     wanted = []
     for text in items:
         tokens = tokenizer(text, return_tensors="pt", truncation=True)
         out = model(**tokens, output_hidden_states=True, output_attentions=True)
         both = (out.hidden_states[0][0] + out.hidden_states[-1][0]) / 2
         wanted.append(sum(out.attentions[0][0, 1, t, t] * both[t] for t in range(len(both))))
-    found = load_encoder(folders[family], "ditto1-2", "cpu", batch_size=4).encode(items)
+    found = load_encoder(folder, "ditto1-2", "cpu", batch_size=4).encode(items)
     np.testing.assert_allclose(found, torch.stack(wanted).detach().numpy(), atol=1e-5)
-
-
-def test_ditto_needs_an_existing_head(folders: dict[str, Path]) -> None:
     with pytest.raises(EvaluationError, match="head 10 of layer 1 does not exist; choose ditto1-1 to ditto2-2"):
-        load_encoder(folders["bert"], "ditto", "cpu")
+        load_encoder(folder, "ditto", "cpu")
 
 
 @pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last", "ditto1", "ditto0-1"])
@@ -129,8 +107,7 @@ def test_invalid_poolings_are_refused(folders: dict[str, Path], pooling: str) ->
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return unit @ unit.T
+    return unit(vectors) @ unit(vectors).T
 
 
 def test_static_vectors_by_hand(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -156,13 +133,6 @@ def test_static_vectors_by_hand(folders: dict[str, Path], tmp_path: Path) -> Non
         Static(load_encoder(folders["bert"], "mean", "cpu"), 17)
 
 
-def test_static_vectors_of_model2vec(folders: dict[str, Path]) -> None:
-    distill = pytest.importorskip("model2vec.distill").distill
-    theirs, items = distill(str(folders["bert"]), device="cpu", pca_dims=5, quantize_to="float32"), texts(30)
-    found = Static(load_encoder(folders["bert"], "mean", "cpu"), 5).encode(items)
-    np.testing.assert_allclose(cosines(found), cosines(theirs.encode(items)), atol=1e-3)
-
-
 @pytest.mark.parametrize("dimensions", [None, 5])
 def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
     items = list(dict.fromkeys(texts(300)))
@@ -172,10 +142,9 @@ def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
     assert got.dtype == np.float32
     assert bag.calls == 1  # the fitted sentences are not encoded again
     np.testing.assert_allclose(np.cov(got, rowvar=False), np.eye(dimensions or 16), atol=1e-5)
-    want = PCA(dimensions, whiten=True).fit_transform(bag.encode(items))
-    np.testing.assert_allclose(cosines(got), cosines(want), atol=1e-5)
-    new = ["a dog in the red car", "food"]
     pca = PCA(dimensions, whiten=True).fit(bag.encode(items))
+    np.testing.assert_allclose(cosines(got), cosines(pca.transform(bag.encode(items))), atol=1e-5)
+    new = ["a dog in the red car", "food"]
     np.testing.assert_allclose(cosines(encoder.encode(new)), cosines(pca.transform(bag.encode(new))), atol=1e-5)
 
 

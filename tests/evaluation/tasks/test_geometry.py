@@ -21,7 +21,7 @@ from multicse.evaluation.tasks.geometry import (
     uniformity,
 )
 from multicse.evaluation.tasks.sts import Pairs, PairTask
-from tests.evaluation.evaluation_helpers import Bag
+from tests.evaluation.evaluation_helpers import Bag, unit
 from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
 
 A = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]])
@@ -34,10 +34,6 @@ def cone(n: int, d: int, seed: int = 0) -> np.ndarray:
     return (rng.standard_normal((n, d)) * np.linspace(2, 0.5, d) + 1) * rng.uniform(0.1, 30, (n, 1))
 
 
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
 def squares(x: np.ndarray) -> list[float]:
     return [float(((a - b) ** 2).sum()) for a, b in combinations(unit(x), 2)]
 
@@ -48,9 +44,9 @@ def test_golden_values() -> None:
 
 
 def test_degenerate_input_is_refused() -> None:
-    with pytest.raises(EvaluationError):
+    with pytest.raises(EvaluationError, match="zero vector"):
         uniformity(np.array([[1.0, 0], [0, 0]]))
-    with pytest.raises(EvaluationError):
+    with pytest.raises(EvaluationError, match="pairs"):
         alignment(A, B[:3])
 
 

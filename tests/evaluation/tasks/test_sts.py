@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from gensim.test.utils import datapath
-from pyarrow import parquet
 from scipy import stats
 
 from multicse.evaluation.registry import available, make_tasks
@@ -195,39 +193,33 @@ def records(names: str, rows: list[tuple[str, str, str]] | None = None) -> list[
     return [dict(zip(names.split(), (float(s), a, b), strict=True)) for s, a, b in rows or rated(20)]
 
 
-def write(folder: Path, split: str, items: list[dict[str, Any]], form: str = "jsonl") -> Path:
+def write(folder: Path, split: str, items: list[dict[str, Any]]) -> Path:
     folder.mkdir(exist_ok=True)
-    if form == "parquet":
-        parquet.write_table(pa.Table.from_pylist(items), folder / f"{split}.parquet")
-    else:
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     return folder
 
 
-@pytest.mark.parametrize(
-    ("form", "names"), [("jsonl", "score sentence1 sentence2"), ("parquet", "relatedness_score sentence_A sentence_B")]
-)
-def test_a_dataset_in_a_folder(tmp_path: Path, form: str, names: str) -> None:
+@pytest.mark.parametrize("names", ["score sentence1 sentence2", "relatedness_score sentence_A sentence_B"])
+def test_a_dataset_in_a_folder(tmp_path: Path, names: str) -> None:
     """SICK's column `label` is its entailment, not its rating."""
     for split, rows in (("test", rated(20)), ("validation", rated(7, seed=1))):
         items = [{"label": i % 3, **item} for i, item in enumerate(records(names, rows))]
-        folder = write(tmp_path / "my set", split, items, form)
+        folder = write(tmp_path / "my set", split, items)
     made, dev = hub_pairs(str(folder)), hub_pairs(f"{folder}:validation")
     assert made.name == "my-set-test" and triples(made.pairs) == [(float(s), a, b) for s, a, b in rated(20)]
     assert (dev.name, len(dev.pairs)) == ("my-set-validation", 7)
 
 
 @pytest.mark.parametrize(
-    "items",
+    ("items", "message"),
     [
-        records("score premise sentence2"),
-        [{"score": "good", "sentence1": "a", "sentence2": "b"}],
-        records("label sentence1 sentence2", [("-1", "a", "b")] * 3),
+        (records("score premise sentence2"), "needs two columns of sentences"),
+        ([{"score": "good", "sentence1": "a", "sentence2": "b"}], "not a number"),
+        (records("label sentence1 sentence2", [("-1", "a", "b")] * 3), "equal ratings"),
     ],
-    ids=["no sentences", "no number", "hidden ratings"],
 )
-def test_bad_columns(tmp_path: Path, items: list[dict[str, Any]]) -> None:
-    with pytest.raises(EvaluationError):
+def test_bad_columns(tmp_path: Path, items: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
         hub_pairs(str(write(tmp_path / "set", "test", items)))
 
 
@@ -241,22 +233,14 @@ def test_bad_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hub_pairs("mteb/sts12-sts")
 
 
-@pytest.mark.parametrize(
-    ("spec", "name", "asked"),
-    [
-        ("someone/set", "set-test", ("someone/set", None, "test")),
-        ("someone/set:de:dev", "set-de-dev", ("someone/set", "de", "dev")),
-    ],
-)
-def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, name: str, asked: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("spec", "asked"), [("someone/set", (None, "test")), ("someone/set:de:dev", ("de", "dev"))])
+def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, asked: tuple[str, ...]) -> None:
     import datasets
-
-    calls: list[tuple[Any, ...]] = []
 
     def load(path: str, config: str | None = None, **settings: Any) -> Any:
         assert set(settings) <= {"split", "streaming"}  # never trust_remote_code
-        calls.append((path, config, settings["split"]))
+        assert (path, config, settings["split"]) == ("someone/set", *asked)
         return datasets.Dataset.from_list(records("score sentence1 sentence2"))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    assert (hub_pairs(spec).name, calls) == (name, [asked])
+    assert hub_pairs(spec).name == "-".join(["set", *filter(None, asked)])

@@ -12,7 +12,7 @@ import pytest
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import zero_shot
 from multicse.evaluation.tasks.zero_shot import Prompts, ZeroShotTask, read_prompts
-from tests.evaluation.evaluation_helpers import Bag
+from tests.evaluation.evaluation_helpers import Bag, unit
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 
@@ -40,10 +40,6 @@ class Noisy(Bag):
 
 LABELS = [i % 7 for i in range(70)]
 NOTHING: list[list[str]] = [[]] * 70
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x)
 
 
 @pytest.mark.parametrize("modality", ["image", "audio"])
@@ -121,8 +117,3 @@ def test_bad_prompt_files(tmp_path: Path, content: str | None) -> None:
         (tmp_path / "p.json").write_text(content)
     with pytest.raises(EvaluationError, match=r"p\.json"):
         read_prompts(tmp_path / "p.json")
-
-
-def test_published_prompts(datasets: Path) -> None:
-    imagenet = read_prompts(datasets / "prompts" / "imagenet.json")
-    assert (len(imagenet.classes), len(imagenet.templates)) == (1000, 80)

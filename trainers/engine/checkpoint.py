@@ -37,14 +37,13 @@ METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.p
 AVERAGE = "average.safetensors"
 """Moving average of the weights, if `run.ema` is set."""
 KEPT = 2
-"""Number of checkpoints that are kept, apart from permanent ones. Each contains the best weights so far in addition to the
-current ones."""
+"""Number of checkpoints that are kept, apart from permanent ones."""
 MANIFEST = "manifest.json"
 """SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written."""
 NODE_FOLDER = "node-"
-"""Prefix of the download folder of a node other than the first, followed by the number of the node."""
+"""Prefix of the download folder of a node other than the first."""
 
 WriteFiles = Callable[[Path], None]
 """Function that writes the files of a checkpoint into an existing folder."""
@@ -196,7 +195,7 @@ def callback_state(name: str, callback: Any) -> Any:
         callback: Object with a method `state_dict`.
 
     Raises:
-        CheckpointError: If the state is not of types that `torch.load` reads with `weights_only`.
+        CheckpointError: If `torch.load` with `weights_only` cannot read the state.
     """
     buffer = io.BytesIO()
     try:

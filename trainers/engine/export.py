@@ -80,9 +80,7 @@ def write_export(
     int8: bool = False,
     fit: Fit | None = None,
 ) -> list[str]:
-    """Write a verified model folder with its card; an existing folder is changed only after all checks passed.
-
-    Files of the same names are replaced, other files are kept.
+    """Write a verified model folder with its card; files in an existing folder are replaced only after all checks passed.
 
     Args:
         encoder: Trained encoder.
@@ -166,18 +164,15 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
 
 
 def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
-    """Check that a folder can be loaded and reproduces the embeddings of an encoder.
+    """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For
     a Hugging Face text model, AutoModel and the ONNX files must give the token states (B, L, d) that sentence-transformers
-    pools; 8-bit files may differ by `ROUNDED`.
+    pools.
 
     Args:
         encoder: Trained encoder.
         folder: Saved model.
-
-    Returns:
-        The loaded model.
 
     Raises:
         ExportError: If shapes or values differ.
@@ -220,12 +215,7 @@ class HubError(ValueError):
 
 
 def check_hub(name: str, setting: str) -> None:
-    """Raise HubError, which names `setting`, if uploads to a repository are not possible.
-
-    Args:
-        name: Repository, USER/NAME.
-        setting: Setting to name in the error.
-    """
+    """Raise HubError, which names `setting`, if uploads to the repository USER/NAME are not possible."""
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -243,17 +233,12 @@ def check_hub(name: str, setting: str) -> None:
 
 
 def push(folder: Path, name: str, files: Sequence[str]) -> str:
-    """Upload files of an export to the Hugging Face Hub in one commit.
-
-    If the repository does not exist, it is created as private; it can be made public on its page.
+    """Upload files of an export to the Hugging Face Hub in one commit, and return the URL of the repository.
 
     Args:
         folder: Exported model.
-        name: Repository, USER/NAME.
+        name: Repository, USER/NAME. If it does not exist, it is created as private.
         files: Names of the files, relative to `folder`.
-
-    Returns:
-        URL of the repository.
 
     Raises:
         HubError: If the Hub rejects the upload.

@@ -37,17 +37,13 @@ class Host(Protocol):
 
         Args:
             write_files: Writes the files of the checkpoint into a folder; None on other ranks than 0.
-            metrics: ``step``, and if a development task is selected its current ``score`` and the ``best`` so far, negated
-                if lower is better.
+            metrics: ``step``, and of a selected development task ``score`` and ``best``, negated if lower is better.
             last: Training ends here. Otherwise the checkpoint may be written while training continues.
         """
         ...
 
     def stopping(self) -> bool:
-        """Return True, on all ranks in the same step, if the run must stop; every rank calls it after every step.
-
-        Ranks exchange requests about once per second, so a signal may take effect some steps later.
-        """
+        """Return True, on all ranks in the same step, if the run must stop; every rank calls it after every step."""
         ...
 
 
@@ -66,17 +62,12 @@ def from_all_ranks(mine: Any, host: Host) -> list[Any]:
 
 def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     """Return the mean of each value over the ranks, which all have the same names; a collective."""
-    if host.world_size == 1:
-        return values
-    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
+    everyone = from_all_ranks(values, host)
+    return {name: sum(one[name] for one in everyone) / len(everyone) for name in values}
 
 
 class StopQuestion:
-    """Exchange stop requests between the ranks, about once per second and at least every `MOST` steps.
-
-    Every rank calls it after every step. Between two exchanges it returns False.
+    """Exchange of stop requests between the ranks, about once per second and at least every `MOST` steps.
 
     Args:
         group: Process group for CPU tensors. If None, the default group.
@@ -88,7 +79,7 @@ class StopQuestion:
         self._group, self._every, self._left, self._since = group, 1, 1, time.monotonic()
 
     def __call__(self, mine: bool, world_size: int) -> bool:
-        """Return True if a rank has requested a stop.
+        """Return True if a rank has requested a stop; every rank calls it after every step.
 
         Args:
             mine: This rank requests a stop.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import time
@@ -33,8 +32,6 @@ from multicse.trainers.engine.tracking import Tracker
 from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-
-log = logging.getLogger(__name__)
 
 SKIPPED_LISTED = 10_000
 """Maximum number of skipped samples per stream that rank 0 lists with key and reason."""
@@ -299,9 +296,8 @@ class Engine:
             if self.host.rank == 0:
                 self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
             reader.skipped = []
-            counts[f"data/{name}/skipped"] = float(
-                self.skips[name] * self.host.world_size
-            )  # so the mean over ranks is the total
+            # The mean over the ranks is the total.
+            counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)
         values = mean_over_ranks(window.means() | counts, self.host)
         updates = self.recipe.method.updates().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
@@ -361,32 +357,27 @@ class Engine:
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
+        if "segments" not in state:
+            raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
         self.best = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)
             self.average.n_averaged.fill_(state["step"])
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
-        self.baseline = state.get("baseline", {})
+        self.baseline = state["baseline"]
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
-        for name, callback_state in state.get("callbacks", {}).items():
+        for name, callback_state in state["callbacks"].items():
             if name in self.callbacks:
                 cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
         self.window_state = mean_state(state["windows"], self.host.rank, self.host.world_size)
-        if "segments" in state:
-            self.positions |= state["segments"]
-            return
-        log.warning("The checkpoint is from a version that did not cut epochs into segments: the order of the data changes")
-        for name in state["positions"][0]:
-            count = self.recipe.streams[name].segments_per_worker(self.shards[name], 1)
-            at = sum(rank[name] for rank in state["positions"]) // count
-            self.positions[name] = dict.fromkeys(range(count), at)
+        self.positions |= state["segments"]
 
 
 def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:

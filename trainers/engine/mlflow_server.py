@@ -181,10 +181,10 @@ def data_set(row: Mapping[str, Any]) -> Any:
 def deliver(folder: Path, uri: str, run_id: str) -> None:
     """Upload a finished run to MLflow: artifacts, description (the card's table of scores) and registered version.
 
-    For a sweep its best run is uploaded as well. The call can be repeated. Errors of MLflow are passed on.
+    The call can be repeated. Errors of MLflow are passed on.
 
     Args:
-        folder: Folder of a run or sweep.
+        folder: Folder of a run, or of a sweep, whose best run is uploaded as well.
         uri: Tracking URI.
         run_id: MLflow run.
     """
@@ -208,8 +208,7 @@ def deliver(folder: Path, uri: str, run_id: str) -> None:
 def register(uri: str, run_id: str, export: Path, name: str, alias: str | None = None, note: str = "") -> None:
     """Log an exported sentence-transformers folder as a model of a run and register it as a version of `name`.
 
-    ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` loads the version
-    with the alias. If the run has already registered this export, its version is kept. Errors of MLflow are passed on.
+    If the run has already registered this export, its version is kept. Errors of MLflow are passed on.
 
     Args:
         uri: Tracking URI.
@@ -228,7 +227,7 @@ def register(uri: str, run_id: str, export: Path, name: str, alias: str | None =
     client.update_model_version(name, version, description=note)
     if alias is not None:
         given = client.get_registered_model(name).aliases.get(alias, 0)
-        if int(version) > int(given):  # a newer version keeps the alias
+        if int(version) > int(given):
             client.set_registered_model_alias(name, alias, version)
 
 

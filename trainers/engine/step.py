@@ -28,16 +28,13 @@ if TYPE_CHECKING:  # its import takes seconds, for which a driver should not wai
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DDP_DEVICES = ("cuda",)
-"""Devices on which DDP exchanges gradients during the backward pass. On CPUs they are averaged after it, so that sums over
-workers have the same order in every step, also after a resume: DDP changes its buckets after the first step."""
+"""Devices on which DDP exchanges gradients during the backward pass. On CPUs they are averaged after it: DDP changes its
+buckets after the first step, so sums over workers would have another order after a resume."""
 
 
 def set_matmul_precision(run: RunConfig) -> None:
-    """Enable TF32 for fp32 matrix products on CUDA (10 bits of mantissa) if the run allows it.
-
-    With mixed precision it stays disabled, since there fp32 remains only where rounding would do harm.
-    """
-    tf32 = run.tf32 and run.precision == "fp32"
+    """Enable TF32 for fp32 matrix products on CUDA (10 bits of mantissa) if the run allows it."""
+    tf32 = run.tf32 and run.precision == "fp32"  # in mixed precision, fp32 remains only where rounding would do harm
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32  # convolutions
 
@@ -145,9 +142,6 @@ class Stepper:
 
         An update trains the parameters that have a gradient in its first step. DDP of these parameters alone neither has to
         search for unused ones in every step nor exchanges zeros for them.
-
-        Raises:
-            ValueError: If another step or worker trains other parameters.
         """
         found = [name for name, parameter in self.named[update].items() if parameter.grad is not None]
         if update not in self.trained:
@@ -180,12 +174,7 @@ class Stepper:
 
 
 class Trained(nn.Module):
-    """Module that runs a method but has only some of its parameters, and no buffers.
-
-    Args:
-        method: Method.
-        parameters: Parameters of the module.
-    """
+    """Module that runs a method but has only some of its parameters, and no buffers."""
 
     def __init__(self, method: Method, parameters: list[nn.Parameter]) -> None:
         super().__init__()

@@ -1,8 +1,4 @@
-"""Metrics of a run and its MLflow run. Everything is in the run's folder first, and every effect outside can be repeated.
-
-Training never depends on the tracking server: rank 0 appends metrics to the journal, and a thread sends them to the server.
-After an outage ``python pipelines/track.py sync JOURNAL`` sends the rest.
-"""
+"""Metrics of a run and its MLflow run. Everything is in the run's folder first, and every effect outside can be repeated."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ SEND_EVERY = 1.0
 LONGEST_PAUSE = 30.0
 """Maximum of the seconds between two attempts if it does not."""
 MOST_RUNS = 50_000
-"""Maximum number of runs that MLflow returns from one search."""
+"""MLflow's limit of the runs of one search."""
 
 
 class Sender:
@@ -133,12 +129,8 @@ class Tracker:
             self._reports.log(line)
 
     def _start(self) -> Reports:
-        """Read the steps of the journal and start the thread.
-
-        MLflow is imported here: in the main thread, since other threads import too, and as late as possible, so that the
-        first step does not wait for it.
-        """
-        import_mlflow()
+        """Read the steps of the journal and start the thread."""
+        import_mlflow()  # in the main thread, since other threads import too, and after the first step
         for _, line in self._journal.lines():
             new_metrics(line, self._last)
         self._thread.start()
@@ -154,7 +146,7 @@ class Tracker:
             shutil.copy(self.path, checkpoint / "journal.jsonl")
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send the rest, for at most `timeout` seconds, and stop. If the server is down, `drain` sends the rest later."""
+        """Send the rest, for at most `timeout` seconds, and stop."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -185,7 +177,7 @@ class Tracker:
 
 
 def drain(
-    journal: Path | str,
+    journal: Path,
     uri: str | None = None,
     run_id: str | None = None,
     timeout: float = 60.0,
@@ -196,8 +188,8 @@ def drain(
 
     Args:
         journal: Journal of the run, which does not have to exist if `uri` and `run_id` are given.
-        uri: Tracking URI. If None, it is read from the journal.
-        run_id: MLflow run. If None, it is read from the journal.
+        uri: Tracking URI. If None, it is read from the journal, as is `run_id`.
+        run_id: MLflow run.
         timeout: Seconds to keep trying.
         status: End the run as FINISHED, with the artifacts of its folder (see `deliver`), as FAILED or as KILLED.
         ended: End of the run in seconds since 1970. If None, now.
@@ -243,14 +235,8 @@ def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
 
     Args:
         journal: Journal of the run.
-        uri: Tracking URI. If None, it is read from the journal.
+        uri: As for `drain`, also the return value and error.
         timeout: Seconds to keep trying.
-
-    Returns:
-        True if the server has everything. Otherwise the reason is logged.
-
-    Raises:
-        TrackingError: If the file is not a journal.
     """
     summary = journal.parent / "summary.json"
     if not summary.exists() or journal.name != "journal.jsonl":
@@ -270,8 +256,6 @@ def open_run(
 ) -> RunHandle:
     """Start an MLflow run, or continue the run `run_id`. The database and the experiment are created if necessary.
 
-    A new run is tagged with user, script, git commit, versions of the libraries, CPUs and GPU.
-
     Args:
         uri: Tracking URI. If empty or None, MLFLOW_TRACKING_URI, otherwise ``sqlite:///mlflow.db`` in the current folder.
             The artifacts of a SQLite database are stored next to it, in ``mlartifacts``.
@@ -279,7 +263,7 @@ def open_run(
         run_name: Name of a new run.
         params: Parameters, which MLflow truncates at 6,000 characters. Passwords and signatures in URLs are removed, also in
             tags.
-        tags: Additional tags of a new run.
+        tags: Tags of a new run besides `environment_tags`.
         run_id: Run to continue.
         journal: See `RunHandle`. The journal of another run is renamed.
         data: Rows of `describe_shards_of`, which become the input data sets of the run.
@@ -314,7 +298,7 @@ def open_run(
             client.log_inputs(run.info.run_id, [data_set(row) for row in data])
     if journal is not None:
         retire(journal, run.info.run_id)
-    return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+    return RunHandle(run.info.run_id, uri, journal)
 
 
 class FoundRun(NamedTuple):
@@ -343,14 +327,7 @@ def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundR
 
 
 def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
-    """Rename a run and add tags. Errors of MLflow are passed on.
-
-    Args:
-        uri: Tracking URI.
-        run_id: MLflow run.
-        name: New name.
-        tags: Additional tags.
-    """
+    """Rename an MLflow run and add tags. Errors of MLflow are passed on."""
     from mlflow.entities import RunTag
 
     client = connect(uri)
@@ -364,31 +341,18 @@ class RunHandle:
 
     run_id: str
     uri: str
-    experiment_id: str
-    artifact_uri: str
     journal: Path | None = None
     """Journal in the run's folder, whose artifacts are uploaded by `finish`. It is set by `open_run` or `drain`."""
 
-    def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
+    def drain(self, journal: Path, timeout: float = 60.0) -> bool:
         """Send the metrics of the workers' journal that MLflow does not have; see the function `drain`."""
-        self.journal = Path(journal)
+        self.journal = journal
         return drain(journal, self.uri, self.run_id, timeout)
 
-    def log_artifact(self, path: Path | str, folder: str = "") -> None:
-        """Upload a file, or the content of a folder, immediately. Errors of MLflow are passed on.
-
-        Args:
-            path: File or folder.
-            folder: Folder in the run's artifacts.
-
-        Raises:
-            FileNotFoundError: If `path` does not exist.
-        """
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"artifact {path}: file or folder not found")
+    def log_artifact(self, path: Path | str) -> None:
+        """Upload a file, or the content of a folder, immediately. Errors of MLflow are passed on."""
         client = connect(self.uri)
-        (client.log_artifacts if path.is_dir() else client.log_artifact)(self.run_id, str(path), folder or None)
+        (client.log_artifacts if Path(path).is_dir() else client.log_artifact)(self.run_id, str(path))
 
     def log_figure(self, name: str, figure: Any) -> None:
         """Save a matplotlib figure as ``figures/NAME.png`` and ``.svg`` in the run's folder; `finish` uploads it."""

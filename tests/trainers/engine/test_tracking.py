@@ -110,7 +110,8 @@ def test_an_unreachable_server_is_an_error_before_training() -> None:
 
 
 def _open(uri: str) -> str:
-    return open_run(uri, "race", "run", {"a": 1}).experiment_id
+    experiment_id: str = content(open_run(uri, "race", "run", {"a": 1})).info.experiment_id
+    return experiment_id
 
 
 @pytest.mark.cluster
@@ -128,11 +129,11 @@ def test_a_run_is_continued_by_its_id(uri: str) -> None:
     run.finish("FAILED")
     assert content(run).info.status == "FAILED"
     again = open_run(uri, "gone", "ignored", {"lr": 5, "a driver died before": 1}, run_id=run.run_id)
-    assert (again.run_id, again.artifact_uri) == (run.run_id, run.artifact_uri)
+    assert again.run_id == run.run_id
     assert content(run).info.status == "RUNNING" and content(run).data.params == {"lr": "0.001", "a driver died before": "1"}
     with pytest.raises(TrackingError, match="nothere"):
         open_run(uri, "gone", "x", {}, run_id="nothere")
-    MlflowClient(uri).delete_experiment(run.experiment_id)
+    MlflowClient(uri).delete_experiment(content(run).info.experiment_id)
     with pytest.raises(TrackingError, match=r"run.experiment='gone'"):
         open_run(uri, "gone", "run", {})
 
@@ -229,16 +230,7 @@ def test_a_restart_on_another_machine_queries_the_server(run: RunHandle, tmp_pat
 
 def artifacts_of(run: RunHandle) -> Path:
     """Return the folder of a run's artifacts."""
-    return Path(run.artifact_uri.removeprefix("file://"))
-
-
-def test_artifacts_are_stored_next_to_the_database(run: RunHandle, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("content")
-    run.log_artifact(tmp_path / "a.txt", "folder")
-    with pytest.raises(FileNotFoundError, match="absent"):
-        run.log_artifact(tmp_path / "absent")
-    assert (artifacts_of(run) / "folder" / "a.txt").read_text() == "content"
-    assert Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" in artifacts_of(run).parents
+    return Path(content(run).info.artifact_uri.removeprefix("file://"))
 
 
 CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
@@ -259,10 +251,12 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     assert (tmp_path / "figures" / "alignment_uniformity.png").stat().st_size > 1000
     run.finish("KILLED")
     assert content(run).info.status == "KILLED" and not artifacts_of(run).exists()
+    run.log_artifact(tmp_path / "export" / "README.md")
     run.finish()
     (tmp_path / "summary.json").write_text("{}")
     assert sync(tmp_path / "journal.jsonl")
-    files = {"recipe.json", "summary.json", "export/README.md"}
+    assert Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "finished" in artifacts_of(run).parents
+    files = {"recipe.json", "summary.json", "export/README.md", "README.md"}
     figures = {f"figures/alignment_uniformity.{kind}" for kind in ("png", "svg")}
     assert files | figures <= {str(file.relative_to(artifacts_of(run))) for file in artifacts_of(run).rglob("*")}
     assert content(run).data.tags["mlflow.note.content"] == "| task | before | after |"

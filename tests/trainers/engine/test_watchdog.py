@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
@@ -20,6 +17,7 @@ from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
+from tests.small import in_processes
 
 
 def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
@@ -42,13 +40,11 @@ def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture
 WAITS = "Rank 0 has been in step 1 for"
 
 
-def _rank(rank: int, recipe: str, folder: str) -> None:
+def _rank(rank: int, folder: str, recipe: str) -> None:
     """Run one of two processes; the second sleeps in step 1 until the first logs that it waits."""
     log_file = Path(folder) / "rank-0.log"
     if rank == 0:
         logging.basicConfig(filename=log_file)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 
     def sleeps(method: Method, done: int) -> None:
         while rank == 1 and done == 2 and WAITS not in log_file.read_text():
@@ -58,10 +54,9 @@ def _rank(rank: int, recipe: str, folder: str) -> None:
     host = LocalHost(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
     assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3
-    dist.destroy_process_group()
 
 
 def test_a_rank_that_waits_for_another_rank_names_its_step(recipe: Recipe, tmp_path: Path) -> None:
     none = recipe.replace("evaluation.select", None).replace("evaluation.final", ()).replace("run.max_steps", 3)
-    mp.spawn(_rank, args=(none.replace("run.step_timeout", 20.0).to_json(), str(tmp_path)), nprocs=2)
+    in_processes(_rank, tmp_path, none.replace("run.step_timeout", 20.0).to_json())
     assert WAITS in (tmp_path / "rank-0.log").read_text()

@@ -108,7 +108,7 @@ def write_export(
         encoder.save(str(fresh))
         if onnx or int8:
             write_onnx(fresh, PROBES, int8)
-        saved = verify(encoder, fresh)
+        saved = _verified(encoder, fresh)
         text = encoder.card(fresh)
         if fit is not None:
             text = _fitted(fresh, fit, text)
@@ -163,19 +163,12 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
     return text._replace(notes="\n\n".join(notes))
 
 
-def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
+def _verified(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For
     a Hugging Face text model, AutoModel and the ONNX files must give the token states (B, L, d) that sentence-transformers
     pools.
-
-    Args:
-        encoder: Trained encoder.
-        folder: Saved model.
-
-    Raises:
-        ExportError: If shapes or values differ.
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()

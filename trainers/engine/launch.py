@@ -25,7 +25,7 @@ from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
-from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
+from multicse.trainers.engine.hosts import Host, RayHost, Stopped
 from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
@@ -230,7 +230,7 @@ def train(
         if recipe.run.num_workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
         else:
-            host = LocalHost(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
+            host = Host(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
                 contextlib.suppress(Stopped),
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,

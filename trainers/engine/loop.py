@@ -25,7 +25,7 @@ from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, mean_state, set_matmul_precision
+from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
@@ -81,8 +81,8 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
-        self.window_state: dict[str, Any] | None = None
-        """State of the window of a resumed run."""
+        self.windows: tuple[dict[str, Any], ...] = ()
+        """States of the windows of all ranks in the checkpoint of a resumed run."""
         self.last_score = -math.inf
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
@@ -152,7 +152,8 @@ class Engine:
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         run, start = self.recipe.run, time.perf_counter() - self.seconds
         window = self.window = Window(readers)
-        window.restore(self.window_state)
+        if self.windows:
+            window.restore(self.windows, self.host)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
@@ -376,7 +377,7 @@ class Engine:
                 cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
-        self.window_state = mean_state(state["windows"], self.host.rank, self.host.world_size)
+        self.windows = state["windows"]
         self.positions |= state["segments"]
 
 

@@ -208,14 +208,14 @@ def deliver(folder: Path, uri: str, run_id: str) -> None:
 def register(uri: str, run_id: str, export: Path, name: str, alias: str | None = None, note: str = "") -> None:
     """Log an exported sentence-transformers folder as a model of a run and register it as a version of `name`.
 
-    If the run has already registered this export, its version is kept. Errors of MLflow are passed on.
+    If the run has already registered this export, its version is kept. A newer version keeps the alias.
 
     Args:
         uri: Tracking URI.
         run_id: MLflow run of the export.
         export: Folder.
         name: Name of the registered model, which is created if it does not exist.
-        alias: Alias for this version, unless a newer version has it.
+        alias: Alias for this version.
         note: Description of the version, in Markdown.
     """
     client, files = connect(uri), (file for file in sorted(export.rglob("*")) if file.is_file())

@@ -347,11 +347,18 @@ class Window:
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
         return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Continue with the measurements of another window."""
-        if state is not None:
-            self.steps, self.sums = state["steps"], dict(state["sums"])
-            self.start -= state["seconds"]
+    def restore(self, states: Sequence[dict[str, Any]], host: Host) -> None:
+        """Continue with the measurements of this rank, or with the mean of all if the number of workers has changed.
+
+        Args:
+            states: `state` of every rank that saved a checkpoint.
+            host: Host of the loop.
+        """
+        state = states[host.rank] if len(states) == host.world_size else states[0]
+        self.steps, self.sums = state["steps"], dict(state["sums"])
+        if len(states) != host.world_size:  # the mean over the ranks is unchanged
+            self.sums = {names: torch.stack([one["sums"][names] for one in states]).mean(0) for names in self.sums}
+        self.start -= state["seconds"]
 
     def elapsed(self) -> float:
         """Return the seconds since the start of the window."""
@@ -376,21 +383,3 @@ class Window:
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()
         }
-
-
-def mean_state(states: Sequence[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
-    """Return the state with which the window of a rank continues.
-
-    Args:
-        states: `Window.state` of every rank that saved the checkpoint.
-        rank: Rank of this worker.
-        world_size: Number of workers now.
-
-    Returns:
-        The rank's own state. If the number of workers has changed, the mean of all, so that the mean over the ranks is
-        unchanged.
-    """
-    if len(states) == world_size:
-        return states[rank]
-    sums = {names: torch.stack([state["sums"][names] for state in states]).mean(0) for names in states[0]["sums"]}
-    return {**states[0], "sums": sums}

@@ -12,7 +12,7 @@ import torch
 
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.checkpoint import CheckpointError, Store
-from multicse.trainers.engine.hosts import LocalHost, Stopped
+from multicse.trainers.engine.hosts import Host, Stopped
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes, text_only
@@ -24,7 +24,7 @@ STEPS, STOP = 8, 3
 def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     """Train one rank in float64, resuming from the folder's checkpoint; after `stop` steps a stop is requested."""
     log: Any = Memory()
-    host = LocalHost(Store(f"{folder}/checkpoint"))
+    host = Host(Store(f"{folder}/checkpoint"))
     host.rank, host.world_size, host._stop = rank, world, lambda: engine.step >= stop
     host._question = lambda asked, _: asked  # type: ignore[assignment]  # at once: all ranks are at the same step
     built = checkpoint.build_method
@@ -66,4 +66,4 @@ def test_a_checkpoint_of_another_version_is_named(recipe: Recipe, tmp_path: Path
     assert state.pop("segments") == {"text": dict.fromkeys(range(8), STOP)}
     torch.save(state, folder / checkpoint.STATE)
     with pytest.raises(CheckpointError, match=r"another version of MultiCSE.*run\.resume never"):
-        Engine(plain, LocalHost(Store(f"{tmp_path}/other")), None)._load(folder)
+        Engine(plain, Host(Store(f"{tmp_path}/other")), None)._load(folder)

@@ -14,7 +14,7 @@ from transformers import get_scheduler
 
 import multicse.trainers.engine.loop
 from multicse.trainers.engine.checkpoint import load_method
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.engine.output import store_of
@@ -51,7 +51,7 @@ class Memory:
 
 
 def engine(recipe: Recipe, memory: Any) -> Engine:
-    host = LocalHost(store_of(recipe))
+    host = Host(store_of(recipe))
     host.device = torch.device("cpu")
     return Engine(recipe, host, memory)
 

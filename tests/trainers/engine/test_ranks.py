@@ -11,7 +11,7 @@ import pytest
 
 from multicse.trainers.engine import hosts
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, Store
-from multicse.trainers.engine.hosts import LocalHost, RayHost
+from multicse.trainers.engine.hosts import Host, RayHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes, text_only, write_tar
@@ -23,7 +23,7 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
     log: Any = Memory()
     found = []
     for _ in range(2):
-        host = LocalHost(Store(f"{folder}/checkpoint"))
+        host = Host(Store(f"{folder}/checkpoint"))
         host.rank, host.world_size = rank, 2
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
         result = engine.run()

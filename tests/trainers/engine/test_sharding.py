@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from multicse.trainers.engine.checkpoint import METHOD
 from multicse.trainers.engine.checks import check_settings
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import sharded_layers
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -46,7 +46,7 @@ def _gathered(made: Engine) -> set[torch.dtype]:
 
 
 def _worker(rank: int, folder: str) -> None:
-    LocalHost.rank, LocalHost.world_size = rank, 2
+    Host.rank, Host.world_size = rank, 2
     reductions: dict[str, int] = {}
     recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
     # If a gradient is 0 except for rounding errors, Adam makes full steps of them.

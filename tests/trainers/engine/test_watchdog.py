@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.method import Method
@@ -21,19 +21,16 @@ from tests.small import in_processes
 
 
 def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    readers: Any = {
-        "text": SimpleNamespace(waiting_since=None, position=0),
-        "image": SimpleNamespace(waiting_since=0.0, position=0),
-    }
+    since = {"text": None, "image": 0.0}
+    readers: Any = {name: SimpleNamespace(waiting_since=seconds, position=0) for name, seconds in since.items()}
     gave_up = threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     *warnings, end = [record.getMessage() for record in caplog.records]
     assert 1 <= len(warnings) <= 2 and "Run the same command again" in end
     for line in warnings:
-        assert (
-            "Rank 3 has been in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
-        )
+        assert all(part in line for part in ("Rank 3 has been in step 7", "'image'", "run.step_timeout"))
+        assert "'text'" not in line
     assert "test_a_stream_is_named" in capfd.readouterr().err  # the stack of the thread
 
 
@@ -51,7 +48,7 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
             time.sleep(0.05)
 
     pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # only in this process
-    host = LocalHost(Store(f"{folder}/checkpoint-{rank}"))
+    host = Host(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
     assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3
 

@@ -111,15 +111,7 @@ def start_ray(recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
-    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds.
-
-    Args:
-        recipe: Recipe with the tracking URI.
-        experiment: Name of the experiment, which is created if it does not exist.
-
-    Raises:
-        TrackingError: At the end, if the tracking URI cannot be used.
-    """
+    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds."""
     import ray  # noqa: F401  # before the thread, since two threads must not import the same package at once
 
     import_mlflow()

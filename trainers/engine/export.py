@@ -57,12 +57,7 @@ class Fit(NamedTuple):
 
 
 def fit_of(recipe: Recipe, settings: ExportConfig) -> Fit | None:
-    """Return the data for fitting an export, or None if the settings require none.
-
-    Args:
-        recipe: Recipe, whose training text and final tasks are used. Tasks without data are omitted.
-        settings: Settings of the export.
-    """
+    """Return the recipe's training text and final tasks with data for fitting an export, or None if it is not needed."""
     if settings == ExportConfig():
         return None
     tasks: list[Task] = []

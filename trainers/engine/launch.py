@@ -398,16 +398,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
 
 
 def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
-    """Draw alignment and uniformity over training, and for rated pairs the similarity by rating.
-
-    Args:
-        recipe: Recipe, whose `evaluation.select` is drawn.
-        method: Trained method.
-        handle: MLflow run.
-
-    Raises:
-        ValueError: If a figure cannot be drawn.
-    """
+    """Draw alignment and uniformity over training, and for rated pairs the similarity by rating."""
     import torch
 
     from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure

@@ -101,10 +101,6 @@ def connect(uri: str) -> Any:
 def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
     """Open an experiment; the database and the experiment are created if necessary, which takes seconds.
 
-    Args:
-        uri: Tracking URI, see `tracking.open_run`.
-        experiment: Name of the experiment.
-
     Returns:
         Resolved URI, client, ID of the experiment.
 

@@ -204,12 +204,7 @@ class Watch:
         self._pending: list[tuple[Seen, tuple[str, ...], Tensor]] = []
 
     def add(self, seen: Seen, values: dict[str, Tensor]) -> None:
-        """Check scalars.
-
-        Args:
-            seen: Origin of the values.
-            values: Scalar tensors by name.
-        """
+        """Check scalars by name, with their origin."""
         stacked = torch.stack([value.detach().float() for value in values.values()])
         self.broken = torch.maximum(self.broken, (~stacked.isfinite().all()).float())
         self._pending.append((seen, tuple(values), stacked))
@@ -332,12 +327,7 @@ class Window:
         self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
 
     def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
-        """Add `share` times each value to the sum of its name.
-
-        Args:
-            values: Scalar tensors by name.
-            share: Factor.
-        """
+        """Add `share` times each scalar to the sum of its name."""
         names = tuple(values)
         added = torch.stack([value.detach().double() for value in values.values()]) * share
         self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
@@ -348,12 +338,7 @@ class Window:
         return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
 
     def restore(self, states: Sequence[dict[str, Any]], host: Host) -> None:
-        """Continue with the measurements of this rank, or with the mean of all if the number of workers has changed.
-
-        Args:
-            states: `state` of every rank that saved a checkpoint.
-            host: Host of the loop.
-        """
+        """Continue with this rank's `state` of a checkpoint, or the mean of all if the number of workers has changed."""
         state = states[host.rank] if len(states) == host.world_size else states[0]
         self.steps, self.sums = state["steps"], dict(state["sums"])
         if len(states) != host.world_size:  # the mean over the ranks is unchanged
@@ -365,14 +350,11 @@ class Window:
         return max(1e-9, time.perf_counter() - self.start)
 
     def means(self) -> dict[str, float]:
-        """Return the mean of every value over the steps, as ``train/<name>``. This waits for the device.
-
-        Gradient norms are averaged over the updates that were not skipped; 0 if all were skipped.
-        """
+        """Return the mean of every value over the steps, as ``train/<name>``. This waits for the device."""
         found: dict[str, float] = {}
         for names, sums in self.sums.items():
             found |= {f"train/{name}": value / self.steps for name, value in zip(names, sums.tolist(), strict=True)}
-        for name, share in found.items():
+        for name, share in found.items():  # gradient norms are averaged over the updates that were not skipped
             if name.startswith("train/skipped/"):
                 found[name.replace("skipped", "grad_norm", 1)] /= (1 - share) or 1.0
         return found

@@ -47,11 +47,6 @@ class Sender:
 
     A new sender starts at the first line and skips the steps that the server has, so everything can be sent again at any
     time. Repeated requests have the same time stamps, and MLflow stores equal metrics once.
-
-    Args:
-        journal: Journal of the run.
-        uri: Tracking URI.
-        run_id: MLflow run.
     """
 
     def __init__(self, journal: Journal, uri: str, run_id: str) -> None:
@@ -110,15 +105,7 @@ class Tracker:
         self._thread = threading.Thread(target=self._send, daemon=True, name="tracker-send")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of a step. A metric that already has a value at this or a later step keeps it.
-
-        Args:
-            step: Step of the run.
-            metrics: Value by name.
-
-        Raises:
-            TypeError: If a value is not a number.
-        """
+        """Log metrics of a step by name. A metric that already has a value at this or a later step keeps it."""
         if self._reports is None:
             self._reports = self._start()
         values = {metric_name(name): float(value) for name, value in metrics.items()}
@@ -311,13 +298,7 @@ class FoundRun(NamedTuple):
 
 
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
-    """Return the active runs of an experiment that have all given tags, latest first. Errors of MLflow are passed on.
-
-    Args:
-        uri: Tracking URI.
-        experiment: Name of the experiment, which does not have to exist.
-        tags: Value by tag.
-    """
+    """Return the active runs of an experiment, which does not have to exist, that have all given tags, latest first."""
     client = connect(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
         return []

@@ -22,7 +22,7 @@ from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse, visualcse
 from multicse.pipelines.api import prepare
 from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Window
@@ -49,7 +49,7 @@ class Preloaded:
 def engine(recipe: Recipe) -> Engine:
     """Return the engine of a recipe in this process, with the number of threads of the benchmark."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
-    return Engine(changed, LocalHost(Store(f"{recipe.run.output_dir}/checkpoint")), None)
+    return Engine(changed, Host(Store(f"{recipe.run.output_dir}/checkpoint")), None)
 
 
 def text_recipe(place: str, batch: int) -> Recipe:

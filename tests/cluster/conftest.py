@@ -14,23 +14,16 @@ from tests.conftest import ROOT
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Start an S3-compatible store on loopback with the bucket `BUCKET`."""
-    server = S3Server(tmp_path_factory.mktemp("s3"))
-    server.start()
-    try:
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="session")
 def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[MLflowServer]:
     """Start an MLflow server that proxies artifacts to the store, so that clients need no access to the store."""
-    server = MLflowServer(tmp_path_factory.mktemp("mlflow"), artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
-    server.start()
-    try:
+    folder = tmp_path_factory.mktemp("mlflow")
+    with MLflowServer(folder, artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients) as server:
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -28,8 +26,23 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Server:
-    """HTTP server on loopback in its own process group, with its data and log in a folder.
+class Running:
+    """Something that runs in the body of a ``with`` statement."""
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+class Server(Running):
+    """HTTP server on loopback, with its data and log in a folder.
 
     Args:
         folder: Folder for data and log.
@@ -48,15 +61,15 @@ class Server:
         self.env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout: float = 600) -> None:
-        """Start the server and wait up to `timeout` seconds until it responds; otherwise fail with the end of its log."""
+    def start(self) -> None:
+        """Start the server and wait until it responds; otherwise fail with the end of its log."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / "server.log"
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 self.command, cwd=self.folder, env=self.env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
             )
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline and self.process.poll() is None:
             if self.answers():
                 return
@@ -74,22 +87,12 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """Kill the process group; afterwards the server does not respond."""
-        if self.process is None:
-            return
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            # Servers such as MLflow start their workers in other groups.
-            family = psutil.Process(self.process.pid).children(recursive=True)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait(30)
-        self.process = None
-        with pytest.raises((urllib.error.URLError, OSError)):
-            urllib.request.urlopen(self.uri + self.health, timeout=2)
+        """Kill all processes of the server; afterwards it does not respond."""
+        if self.process is not None:
+            kill_families([self.process.pid])
+            self.process.wait(30)
+            self.process = None
+            assert not self.answers()
 
 
 class MLflowServer(Server):
@@ -137,8 +140,8 @@ class S3Server(Server):
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         return boto3.client("s3", endpoint_url=self.uri, region_name="us-east-1", **keys)
 
-    def start(self, timeout: float = 600) -> None:
-        super().start(timeout)
+    def start(self) -> None:
+        super().start()
         self.client().create_bucket(Bucket=BUCKET)
 
     def objects(self, prefix: str = "") -> dict[str, int]:
@@ -157,13 +160,12 @@ def plain_env() -> dict[str, str]:
     return {**own, "PATH": path, "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
-class RayHead:
+class RayHead(Running):
     """``ray start --head`` on loopback with a dashboard that accepts jobs; it is stopped by its process IDs.
 
     It has no AWS settings: as on a user's cluster, each job brings its environment.
 
     Args:
-        folder: Folder of the cluster's files.
         arguments: Additional arguments of ``ray start``.
         env: Additional environment variables for the cluster and its drivers.
     """
@@ -210,13 +212,8 @@ class RayHead:
 
     def kill(self) -> None:
         """Kill all processes until none is left."""
-        for _ in range(10):
-            if not (left := self.processes()):
-                break
-            for process in left:
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            psutil.wait_procs(left, timeout=5)
+        while left := self.processes():
+            kill_families([process.pid for process in left])
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

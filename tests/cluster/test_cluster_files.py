@@ -242,13 +242,11 @@ def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
 @pytest.fixture
 def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """Start the emulator of AWS, with a home folder for the key pair that Ray creates."""
-    server = S3Server(tmp_path / "aws")
-    server.start()
-    for name, value in server.env_for_clients.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    yield server
-    server.kill()
+    with S3Server(tmp_path / "aws") as server:
+        for name, value in server.env_for_clients.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        yield server
 
 
 def stack(address: str, **more: str) -> dict[str, str]:

@@ -17,8 +17,8 @@ import pytest
 
 from multicse.data.offline.demo import write_demo_shards
 from multicse.trainers.engine.cluster import AUTOSCALING
+from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.output import key_of
-from multicse.trainers.engine.tracking import Journal
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
@@ -70,13 +70,9 @@ def content(s3: S3Server, key: str) -> bytes:
     return bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
 
-def recipe_of(output: Path) -> Recipe:
-    return Recipe.from_json((output / "recipe.json").read_text())
-
-
-def last_step(output: Path) -> int:
-    """The last step that a run's journal has."""
-    return max((line["step"] for _, line in Journal(output / "journal.jsonl").lines() if "step" in line), default=0)
+def last_step(journal: Path) -> int:
+    """Return the last step in a journal."""
+    return max((line["step"] for _, line in Journal(journal).lines()), default=0)
 
 
 def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> None:
@@ -101,7 +97,7 @@ def test_a_node_that_dies_is_replaced_by_another(
         wait_for_step(driver, broken, 15)
         dead = training(nodes)[0][0]
         nodes.kill(dead)
-        assert 15 <= last_step(broken) < 30, "it was not interrupted"
+        assert 15 <= last_step(broken / "journal.jsonl") < 30, "it was not interrupted"
         for file in broken.glob("journal.jsonl*"):  # its disk is gone with it
             file.unlink(missing_ok=True)
         text, _ = driver.communicate(timeout=1200)
@@ -161,11 +157,8 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
     settings |= {name: [] for name in ("rsync_filter", "head_setup_commands", "worker_setup_commands")}
     settings |= {name: [] for name in ("head_start_ray_commands", "worker_start_ray_commands")}
     config.write_text(json.dumps({**settings, "file_mounts": {}, "file_mounts_sync_continuously": False}))
-    try:
-        one.start()
+    with one:
         yield one
-    finally:
-        one.kill()
 
 
 def test_a_cluster_that_begins_with_its_head_alone_grows(
@@ -194,12 +187,8 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(
 def head() -> Iterator[RayHead]:
     """It is given no AWS settings: what a job needs travels with the job."""
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
-    one = RayHead()
-    try:
-        one.start()
+    with RayHead() as one:
         yield one
-    finally:
-        one.kill()
 
 
 def test_a_job_leaves_everything_in_the_store(
@@ -222,7 +211,8 @@ def test_a_job_leaves_everything_in_the_store(
 
     summary = json.loads((output / "summary.json").read_text())
     run_id = summary["mlflow_run_id"]
-    checkpoints = s3.objects(f"runs/{key_of(recipe_of(output))}/")
+    recipe = Recipe.from_json((output / "recipe.json").read_text())
+    checkpoints = s3.objects(f"runs/{key_of(recipe)}/")
     last = max(key.rpartition("/")[0] for key in checkpoints if key.endswith("/method.safetensors"))
     names = {Path(key).name for key in checkpoints if key.startswith(f"{last}/")}
     assert {"method.safetensors", "best.safetensors", "state.pt", "recipe.json", "journal.jsonl"} <= names

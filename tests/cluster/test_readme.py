@@ -1,7 +1,8 @@
-"""Run the README's commands in order on a fresh machine with an empty home folder."""
+"""Run the README's commands, and a sweep as a job, on a fresh machine with an empty home folder."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 from PIL import Image
 
+from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import RAY, RayHead
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT, copy_code
@@ -31,7 +34,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Includes a cluster after a run that started Ray: a token left in the home folder would lock that cluster."""
+    """Includes a cluster after a run that started Ray: a token left in the home folder would lock that cluster.
+
+    What a job writes remains after Ray has stopped; its first and last lines name the folder.
+    """
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     copy_code(clone)
@@ -68,8 +74,23 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
         environment = env | {"PYTHONPATH": str(clone)}
         done = subprocess.run([sys.executable, "-c", program], cwd=clone, env=environment, capture_output=True, text=True)
         assert done.returncode == 0 and "(1, 192)" in done.stdout, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        job = run(f"{RAY} job submit --working-dir . -- python pipelines/sweep.py simcse --recipe smoke --trials 1")
+        assert job.returncode == 0, f"{job.stdout[-4000:]}{job.stderr[-3000:]}"
     finally:
         warm.stop()
         head.kill()
-    assert (home / "multicse" / "runs" / "visualcse" / "smoke" / "export" / "model.safetensors").exists()
+    kept, (sweep,) = home / "multicse", (home / "multicse" / "runs").glob("sweep-*")
+    first, *_, last = [line for line in job.stdout.splitlines() if line.startswith("results ")]
+    assert str(sweep) in first and str(sweep) in last
+    client = MlflowClient(f"sqlite:///{kept / 'mlflow.db'}")
+    run_folder = kept / "runs" / "visualcse" / "smoke"
+    for folder, model in {run_folder: run_folder / "export", sweep: sweep / "best" / "export"}.items():
+        summary = json.loads((folder / "summary.json").read_text())
+        assert (model / "model.safetensors").exists() and summary["export"] == str(model)
+        logged = client.get_run(summary["mlflow_run_id"])
+        assert logged.info.status == "FINISHED"
+        assert {"export", "figures"} <= {file.path for file in client.list_artifacts(logged.info.run_id)}
+    best = Recipe.from_json((sweep / "best.json").read_text())
+    encoder = "multicse/models/small-bert-en"  # Ray uploads a folder instead of each link
+    assert (best.streams["text"].shards, best.flat()["encoder.path"]) == ("runs/offline/text", encoder)
     assert (clone / "runs" / "visualcse" / "mine" / "export" / "model.safetensors").exists()

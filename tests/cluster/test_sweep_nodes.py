@@ -8,10 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,70 +16,31 @@ import psutil
 import pytest
 
 from multicse.trainers.engine.journal import Journal
-from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
-from tests.cluster.test_nodes import content
-from tests.cluster.test_sweep_resume import history, runs_of
-from tests.conftest import ROOT
+from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, plain_env
+from tests.cluster.test_nodes import content, last_step
+from tests.cluster.test_sweep_resume import Sweep, kill
 
 TRIALS, STEPS = 5, 10
+WORDS = f"--trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6 --evaluation.eval_steps 1 --run.threads 1"
+"""Trial 0, the unchanged recipe, hardly learns, so it is not the best."""
 RUNG = 6
 """ASHA's rung for trials of ten steps with an evaluation at every step."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 
 
-@dataclass
-class Sweep:
-    """Sweep of five trials and its files. Trial 0, the unchanged recipe, hardly learns, so it is not the best."""
-
-    output: Path
-    uri: str
-    env: Mapping[str, str]
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        words = f"visualcse --recipe smoke --trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6"
-        words += f" --run.max_steps {STEPS} --evaluation.eval_steps 1 --run.logging_steps 1 --run.threads 1"
-        command = [sys.executable, "pipelines/sweep.py", *words.split(), *arguments]
-        command += ["--output", str(self.output), "--run.tracking_uri", self.uri]
-        with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would keep open
-            return subprocess.Popen(command, cwd=ROOT, env=dict(self.env), stdout=log, stderr=subprocess.STDOUT)
-
-    def end(self, driver: subprocess.Popen[bytes]) -> None:
-        try:
-            driver.wait(1200)
-        except subprocess.TimeoutExpired:
-            kill_families([driver.pid])
-            driver.wait(30)
-        assert driver.returncode == 0, self.text()
-
-    @property
-    def log(self) -> Path:
-        return self.output.with_name(f"{self.output.name}.log")
-
-    def text(self) -> str:
-        return self.log.read_text()[-4000:]
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return dict(json.loads((self.output / "summary.json").read_text()))
-
-    @property
-    def trials(self) -> list[dict[str, Any]]:
-        return list(json.loads((self.output / "trials.json").read_text()))
-
-    def losses(self) -> list[list[tuple[int, float]]]:
-        """Return step and loss of every trial, in the order of the trials."""
-        runs = runs_of(self.uri, self.summary["mlflow_run_id"])
-        found = [history(self.uri, runs[trial["trial_id"]].info.run_id) for trial in self.trials]
-        return [[(step, value) for step, _, value in one] for one in found]
-
-
 def undisturbed(folder: Path) -> Sweep:
     """Run the same trials to their end on this machine."""
     env = {name: value for name, value in plain_env().items() if name != "MULTICSE_STORAGE"}
-    sweep = Sweep(folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", env)
-    sweep.end(sweep.start("--scheduler", "none"))
+    sweep = Sweep(folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", f"{WORDS} --scheduler none", env)
+    sweep.end(sweep.start())
     return sweep
+
+
+def losses(sweep: Sweep) -> list[list[tuple[int, float]]]:
+    """Return step and loss of every trial, in the order of the trials."""
+    found = sweep.histories()
+    return [[(step, value) for step, _, value in found[trial["trial_id"]]] for trial in sweep.trials]
 
 
 def on(nodes: Nodes) -> dict[str, str]:
@@ -99,10 +57,6 @@ def journals(processes: list[psutil.Process]) -> dict[Path, int]:
         except psutil.Error:
             continue
     return {path: last_step(path) for path in found}
-
-
-def last_step(journal: Path) -> int:
-    return max((line["step"] for _, line in Journal(journal).lines() if "step" in line), default=0)
 
 
 def wait_for_progress(sweep: Sweep, driver: subprocess.Popen[bytes], nodes: Nodes) -> tuple[Any, list[Path]]:
@@ -150,20 +104,6 @@ def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
     return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
 
 
-def histories(sweep: Sweep, trials: Iterable[str]) -> dict[str, list[tuple[int, int, float]]]:
-    """Return step, time and loss of these trials while the sweep is running."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(sweep.uri)
-    experiment = client.get_experiment_by_name("visualcse")
-    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'")
-    return {
-        run.data.tags["sweep.trial"]: history(sweep.uri, run.info.run_id)
-        for run in runs
-        if run.data.tags["sweep.trial"] in trials
-    }
-
-
 def test_a_node_and_then_the_cluster_dies(
     knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
 ) -> None:
@@ -172,7 +112,7 @@ def test_a_node_and_then_the_cluster_dies(
     whole = undisturbed(tmp_path)
     nodes = Nodes(2, cpus=1)
     try:
-        sweep = Sweep(tmp_path / "sweep", tracking.uri, on(nodes))
+        sweep = Sweep(tmp_path / "sweep", tracking.uri, WORDS, on(nodes))
         driver, deadline = sweep.start(), time.monotonic() + 900
         try:
             dead, cut_off = wait_for_progress(sweep, driver, nodes)
@@ -186,8 +126,7 @@ def test_a_node_and_then_the_cluster_dies(
                 time.sleep(0.2)
             assert driver.poll() is None, sweep.text()
         finally:
-            if driver.poll() is None:
-                kill_families([driver.pid])
+            kill(driver)
             nodes.kill_all()
     finally:
         nodes.stop()
@@ -195,7 +134,7 @@ def test_a_node_and_then_the_cluster_dies(
     before = records(s3)
     assert 1 <= len(before) < TRIALS
     stored = {trial_id: checkpoints(s3, trial_id) for trial_id in before}
-    known = histories(sweep, before)
+    known = {trial_id: sweep.histories()[trial_id] for trial_id in before}
     assert all(stored.values()) and all(known.values())
 
     nodes = Nodes(2, cpus=1)
@@ -207,19 +146,19 @@ def test_a_node_and_then_the_cluster_dies(
 
     # Not trained again: values, files and their times are unchanged.
     assert {trial_id: records(s3)[trial_id] for trial_id in before} == before
-    assert histories(sweep, before) == known
+    assert {trial_id: sweep.histories()[trial_id] for trial_id in before} == known
     assert {trial_id: checkpoints(s3, trial_id) for trial_id in stored} == stored
 
     trials, expected = sweep.trials, whole.trials
-    runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
+    runs = sweep.runs()
     assert runs.keys() == {trial["trial_id"] for trial in trials}
     assert "RUNNING" not in {run.info.status for run in runs.values()}
     assert started.keys() <= {run.info.run_id for run in runs.values()}, "another attempt has another MLflow run"
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in expected]
-    for trial, other, losses, others in zip(trials, expected, sweep.losses(), whole.losses(), strict=True):
+    for trial, other, found, others in zip(trials, expected, losses(sweep), losses(whole), strict=True):
         # A trial that ASHA stopped has the first steps of the complete trial; its loss can be one step ahead of its score.
         assert trial["curve"] == other["curve"][: trial["step"]]
-        assert losses == others[: len(losses)] and trial["step"] <= len(losses) <= STEPS
+        assert found == others[: len(found)] and trial["step"] <= len(found) <= STEPS
         assert trial["step"] == (STEPS if trial["status"] == "finished" else RUNG)
     # Trial 0 and the best trial at the rung continue. Others are compared with them, if ASHA's state survives the driver.
     scores = [dict(trial["curve"])[RUNG] for trial in expected]

@@ -22,7 +22,7 @@ from benchmarks.speed.engine import NOT_TRAINED  # noqa: E402
 from multicse.data.streams.base import Batch  # noqa: E402
 from multicse.pipelines import api, registry  # noqa: E402
 from multicse.trainers.engine.checkpoint import Store  # noqa: E402
-from multicse.trainers.engine.hosts import LocalHost  # noqa: E402
+from multicse.trainers.engine.hosts import Host  # noqa: E402
 from multicse.trainers.engine.loop import Engine  # noqa: E402
 from multicse.trainers.engine.step import Stepper, Window  # noqa: E402
 from multicse.trainers.engine.text_fit import prepare  # noqa: E402
@@ -38,7 +38,7 @@ def made(name: str, pipeline: str, settings: dict[str, Any]) -> Engine:
     recipe = module.RECIPES["smoke"]().changed({**NOT_TRAINED, **settings, "run.output_dir": name, "run.num_workers": 0})
     recipe = api.prepare(recipe)
     prepare(recipe)
-    host = LocalHost(Store(f"{name}/checkpoint"))
+    host = Host(Store(f"{name}/checkpoint"))
     host.device = torch.device("cpu")
     return Engine(recipe, host, None)
 

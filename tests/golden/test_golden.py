@@ -106,7 +106,7 @@ def _worker(rank: int, name: str) -> None:
     """One of two processes that train together; the first exports."""
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///rank-{rank}.db"
     dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/{name}-store", rank=rank, world_size=2)
-    launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
+    launch.Host.rank, launch.Host.world_size = rank, 2
     if rank:  # keeps no checkpoint, so there is nothing to deliver
         with contextlib.suppress(CheckpointError):
             train(name.removesuffix(TWO), f"{name}-rank-{rank}")

@@ -135,7 +135,7 @@ def test_a_sweep_takes_the_file(tmp_path: Path) -> None:
     space = 'from ray import tune\nSPACES = {"wide": {"method.momentum": tune.choice([0.9, 0.99])}}\n'
     file.write_text(FILE.read_text() + space)
     search, _ = sweep.make_sweep(sweep.Arguments(pipeline=str(file), recipe="smoke", trials=2), [])
-    plan = plan_of(search, tmp_path, RunHandle("a run", "", "", ""))
+    plan = plan_of(search, tmp_path, RunHandle("a run", ""))
     script = "import pickle, sys; plan, changes = pickle.load(sys.stdin.buffer); print(plan.recipe(changes).method)"
     worker = subprocess.run(
         [sys.executable, "-c", script], input=pickle.dumps((plan, {"method.momentum": 0.9})), capture_output=True, cwd=ROOT

@@ -64,7 +64,9 @@ def nested(parent: RunHandle) -> dict[str, Any]:
     """Return the MLflow runs of the trials by number and seed."""
     from mlflow import MlflowClient
 
-    found = MlflowClient(parent.uri).search_runs([parent.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.run_id}'")
+    client = MlflowClient(parent.uri)
+    experiment = client.get_run(parent.run_id).info.experiment_id
+    found = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent.run_id}'")
     return {f"{run.data.tags['sweep.number']}/{run.data.tags['sweep.seed']}": run for run in found}
 
 

@@ -86,7 +86,7 @@ def model_card(
         sides["whitened"] = text.whitened
     head, *scores = before_after(sides, SHOWN.__contains__, ("before", "after"))
     metrics = {row[1] for row in scores}
-    bases, licences = hub_names(text.bases), licence_ids(data)
+    bases, licences = hub_names(text.bases), _licence_ids(data)
     known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
     learned = sorted({language for row in data for language in row.get("languages", ())})
     metadata = ModelCardData(
@@ -119,12 +119,8 @@ def model_card(
     return f"{card}\n"
 
 
-def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the Hugging Face Hub's identifiers of the data's licences, sorted.
-
-    ``CC BY-SA 4.0 (Wikipedia)`` becomes ``cc-by-sa-4.0``. A licence without identifier becomes ``other-terms``; the card's
-    data table has its full name.
-    """
+def _licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the Hugging Face Hub's identifiers of the data's licences, or ``other-terms``, sorted."""
     names = {part for row in data for part in str(row.get("licence") or "unknown").lower().split(";")}
     plain = (re.sub(r"\(.*?\)|\blicen[cs]e\b", "", name) for name in names)
     dashed = {re.sub(r"[^a-z0-9.]+", "-", name).strip("-") for name in plain}

@@ -37,14 +37,13 @@ METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.p
 AVERAGE = "average.safetensors"
 """Moving average of the weights, if `run.ema` is set."""
 KEPT = 2
-"""Number of checkpoints that are kept, apart from permanent ones. Each contains the best weights so far in addition to the
-current ones."""
+"""Number of checkpoints that are kept, apart from permanent ones."""
 MANIFEST = "manifest.json"
 """SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written."""
 NODE_FOLDER = "node-"
-"""Prefix of the download folder of a node other than the first, followed by the number of the node."""
+"""Prefix of the download folder of a node other than the first."""
 
 WriteFiles = Callable[[Path], None]
 """Function that writes the files of a checkpoint into an existing folder."""
@@ -104,13 +103,7 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
 def module_encoder(
     method: Method, device: torch.device, autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
 ) -> ModuleEncoder:
-    """Return the method's sentence encoder for evaluation: for texts, and for images or audio if it has a tower.
-
-    Args:
-        method: Method.
-        device: Device for encoding.
-        autocast: Returns a new context of mixed precision.
-    """
+    """Return the method's sentence encoder for evaluation: for texts, and for images or audio if it has a tower."""
     encoder: Any = method.sentence_encoder
     return ModuleEncoder(
         encoder.tokenize,
@@ -129,12 +122,7 @@ def weights_of(method: nn.Module) -> dict[str, Tensor]:
 
 
 def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Load unsharded weights; with sharded layers each worker keeps its part.
-
-    Args:
-        method: Method, changed in place.
-        weights: Tensors by name.
-    """
+    """Load unsharded weights by name; with sharded layers each worker keeps its part."""
     own = method.state_dict()
     method.load_state_dict(
         {name: local_part(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
@@ -189,14 +177,10 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def callback_state(name: str, callback: Any) -> Any:
-    """Return a copy of the state of a callback.
-
-    Args:
-        name: Name of the callback in `run.callbacks`.
-        callback: Object with a method `state_dict`.
+    """Return a copy of the state of a callback, which has a method `state_dict`.
 
     Raises:
-        CheckpointError: If the state is not of types that `torch.load` reads with `weights_only`.
+        CheckpointError: If `torch.load` with `weights_only` cannot read the state.
     """
     buffer = io.BytesIO()
     try:
@@ -213,8 +197,7 @@ def callback_state(name: str, callback: Any) -> Any:
 class Store:
     """Checkpoints of a run, ``step-00000012`` and so on, in a folder or at a URL.
 
-    A checkpoint is first written to a temporary folder of this machine. In a local store that folder is renamed, which is
-    atomic. To a URL the files are copied, and the manifest, which is copied last, marks the checkpoint as complete.
+    A checkpoint is first written to a temporary folder, which is then renamed, or copied to the URL with its manifest last.
 
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
@@ -236,11 +219,7 @@ class Store:
         self._error: CheckpointError | None = None
 
     def steps(self) -> list[int]:
-        """Return the steps of all checkpoints, complete or not, the latest first.
-
-        Raises:
-            CheckpointError: If the store cannot be reached, since it may contain checkpoints.
-        """
+        """Return the steps of all checkpoints, complete or not, the latest first."""
         try:
             found = retry(lambda: self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
         except OSError as error:
@@ -249,10 +228,7 @@ class Store:
         return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
 
     def newest(self) -> Path | None:
-        """Return a local folder with the latest complete checkpoint, or None.
-
-        Remote checkpoints are downloaded. A checkpoint that does not match its manifest is logged and skipped in favour of
-        the previous one.
+        """Return a local folder with the latest complete checkpoint, or None; others are logged and skipped.
 
         Raises:
             CheckpointError: If the store cannot be reached, since it may contain a complete checkpoint.
@@ -289,11 +265,8 @@ class Store:
 
         Args:
             step: Step of the checkpoint.
-            write_files: Writes the files of the checkpoint into a folder.
-            wait: Wait until the checkpoint is complete.
-
-        Raises:
-            CheckpointError: If `wait` is set and it could not be written.
+            write_files: Writes its files into a folder.
+            wait: Wait until the checkpoint is complete, and raise CheckpointError if it could not be written.
         """
         self.settle()
         self._thread = threading.Thread(target=self._attempt, args=(step, write_files), name="checkpoint")

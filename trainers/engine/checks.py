@@ -1,7 +1,6 @@
 """Validate a recipe on the driver before any cluster resource is used.
 
-Each part of a recipe has its own rules (`MethodConfig.check`, `StreamConfig.check`, `AnyEncoderConfig.read`). This module
-calls them and checks the recipe as a whole: updates, sizes, tasks, resources, storage.
+This module calls the checks of each part of a recipe and checks the recipe as a whole.
 """
 
 from __future__ import annotations

@@ -60,10 +60,8 @@ ONE_MACHINE = {
 
 
 def own_ray() -> None:
-    """Set the environment for a Ray that this process starts, with a token that is valid only for it.
-
-    Otherwise Ray stores a token in the home folder, and a later plain ``ray start`` requires it from every client.
-    """
+    """Set the environment for a Ray that this process starts."""
+    # Without a token of its own, Ray stores one in the home folder, which a later plain `ray start` requires.
     for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
         os.environ.setdefault(name, value)
 
@@ -113,15 +111,7 @@ def start_ray(recipe: Recipe) -> None:
 
 @contextlib.contextmanager
 def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
-    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds.
-
-    Args:
-        recipe: Recipe with the tracking URI.
-        experiment: Name of the experiment, which is created if it does not exist.
-
-    Raises:
-        TrackingError: At the end, if the tracking URI cannot be used.
-    """
+    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds."""
     import ray  # noqa: F401  # before the thread, since two threads must not import the same package at once
 
     import_mlflow()
@@ -132,10 +122,8 @@ def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
-"""Custom resources of a head node (cluster.yaml, rayjob.yaml): number of CPUs and GPUs that the cluster may grow to.
-
-Ray's autoscaler does not report them, and a cluster that starts with its head node alone has neither.
-"""
+"""Custom resources of a head node (cluster.yaml, rayjob.yaml): number of CPUs and GPUs that the cluster may grow to, which
+Ray's autoscaler does not report."""
 
 
 def capacity() -> tuple[float, float, int]:
@@ -145,21 +133,13 @@ def capacity() -> tuple[float, float, int]:
     now = ray.cluster_resources()
     cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
     nodes = sum(node["Alive"] for node in ray.nodes())
-    return cpus, gpus, max(2, nodes) if grows() else nodes
-
-
-def grows() -> bool:
-    """Return True if the cluster is autoscaled."""
-    import ray
-
-    return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
+    return cpus, gpus, max(2, nodes) if now.keys() & set(AUTOSCALING.values()) else nodes
 
 
 def hardware(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the resources that a run would use and the GPUs that are available, as names and texts.
 
-    GPUs are counted in the cluster of ``RAY_ADDRESS``, otherwise on this machine by nvidia-smi and torch. No CUDA context
-    is created.
+    GPUs are counted in the cluster of ``RAY_ADDRESS``, otherwise on this machine, without a CUDA context.
     """
     import torch
 
@@ -194,10 +174,7 @@ def size_of(paths: Sequence[str]) -> Size:
 
 
 def sizes_elsewhere(places: Mapping[str, Sequence[str]]) -> list[tuple[str, dict[str, Size] | None]]:
-    """Look for local paths on the other nodes that run tasks, with one task per node.
-
-    Args:
-        places: Absolute paths by an arbitrary name.
+    """Look for local paths, by name, on the other nodes that run tasks, with one task per node.
 
     Returns:
         For every node its address and `size_of` by name, or None if it did not answer within `PATIENCE` seconds.
@@ -227,30 +204,21 @@ LARGEST = 2**31 - 1
 MMAP = 2**25  # the maximum of glibc
 
 
-def keep_freed_memory() -> bool:
-    """Let this process keep up to 2 GiB of freed memory instead of returning it to the system at once.
-
-    Every step allocates the same activations. If they are returned, each page has to be cleared and mapped again in the next
-    step (measured in docs/dev/log.md).
-
-    Returns:
-        True if it was set; False without glibc, where nothing is changed.
-    """
+def keep_freed_memory() -> None:
+    """Let this process keep up to 2 GiB of freed memory, since every step allocates the same activations (glibc only)."""
     if not sys.platform.startswith("linux"):
-        return False
-    try:
+        return
+    with contextlib.suppress(AttributeError, OSError):  # musl has no mallopt
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # musl has none
-        return False
-    return bool(mallopt(M_TRIM_THRESHOLD, LARGEST)) and bool(mallopt(M_MMAP_THRESHOLD, MMAP))
+        mallopt(M_TRIM_THRESHOLD, LARGEST)
+        mallopt(M_MMAP_THRESHOLD, MMAP)
 
 
 @contextlib.contextmanager
 def in_background() -> Iterator[None]:
     """Start processes that wait for a free core instead of preempting training (Linux's SCHED_BATCH).
 
-    Every Ray process wakes up 100 times per second. Ten of them preempted one of two training threads 900 times per second,
-    and the other thread waited for it (docs/results/performance.md). Child processes inherit the policy.
+    Every Ray process wakes up 100 times per second (docs/results/performance.md). Child processes inherit the policy.
     """
     if not hasattr(os, "SCHED_BATCH"):
         yield

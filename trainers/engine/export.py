@@ -57,12 +57,7 @@ class Fit(NamedTuple):
 
 
 def fit_of(recipe: Recipe, settings: ExportConfig) -> Fit | None:
-    """Return the data for fitting an export, or None if the settings require none.
-
-    Args:
-        recipe: Recipe, whose training text and final tasks are used. Tasks without data are omitted.
-        settings: Settings of the export.
-    """
+    """Return the recipe's training text and final tasks with data for fitting an export, or None if it is not needed."""
     if settings == ExportConfig():
         return None
     tasks: list[Task] = []
@@ -80,9 +75,7 @@ def write_export(
     int8: bool = False,
     fit: Fit | None = None,
 ) -> list[str]:
-    """Write a verified model folder with its card; an existing folder is changed only after all checks passed.
-
-    Files of the same names are replaced, other files are kept.
+    """Write a verified model folder with its card; files in an existing folder are replaced only after all checks passed.
 
     Args:
         encoder: Trained encoder.
@@ -110,7 +103,7 @@ def write_export(
         encoder.save(str(fresh))
         if onnx or int8:
             write_onnx(fresh, PROBES, int8)
-        saved = verify(encoder, fresh)
+        saved = _verified(encoder, fresh)
         text = encoder.card(fresh)
         if fit is not None:
             text = _fitted(fresh, fit, text)
@@ -165,22 +158,12 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
     return text._replace(notes="\n\n".join(notes))
 
 
-def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
-    """Check that a folder can be loaded and reproduces the embeddings of an encoder.
+def _verified(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
+    """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For
     a Hugging Face text model, AutoModel and the ONNX files must give the token states (B, L, d) that sentence-transformers
-    pools; 8-bit files may differ by `ROUNDED`.
-
-    Args:
-        encoder: Trained encoder.
-        folder: Saved model.
-
-    Returns:
-        The loaded model.
-
-    Raises:
-        ExportError: If shapes or values differ.
+    pools.
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
@@ -220,12 +203,7 @@ class HubError(ValueError):
 
 
 def check_hub(name: str, setting: str) -> None:
-    """Raise HubError, which names `setting`, if uploads to a repository are not possible.
-
-    Args:
-        name: Repository, USER/NAME.
-        setting: Setting to name in the error.
-    """
+    """Raise HubError, which names `setting`, if uploads to the repository USER/NAME are not possible."""
     import huggingface_hub
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -243,17 +221,12 @@ def check_hub(name: str, setting: str) -> None:
 
 
 def push(folder: Path, name: str, files: Sequence[str]) -> str:
-    """Upload files of an export to the Hugging Face Hub in one commit.
-
-    If the repository does not exist, it is created as private; it can be made public on its page.
+    """Upload files of an export to the Hugging Face Hub in one commit, and return the URL of the repository.
 
     Args:
         folder: Exported model.
-        name: Repository, USER/NAME.
+        name: Repository, USER/NAME. If it does not exist, it is created as private.
         files: Names of the files, relative to `folder`.
-
-    Returns:
-        URL of the repository.
 
     Raises:
         HubError: If the Hub rejects the upload.

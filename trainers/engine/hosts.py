@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,40 +15,6 @@ import torch.distributed as dist
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, remove, step_of
 from multicse.trainers.engine.cluster import to_foreground
 from multicse.trainers.engine.progress import Board
-
-
-class Host(Protocol):
-    """Process that runs the training loop."""
-
-    rank: int
-    world_size: int
-    local_size: int
-    """Workers on this machine."""
-    device: torch.device
-    inline: bool
-    """Read the streams in this process, without Ray Data."""
-
-    def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
-        """Provide the checkpoint folder to resume from, or None."""
-        ...
-
-    def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
-        """Save a checkpoint; every rank calls it.
-
-        Args:
-            write_files: Writes the files of the checkpoint into a folder; None on other ranks than 0.
-            metrics: ``step``, and if a development task is selected its current ``score`` and the ``best`` so far, negated
-                if lower is better.
-            last: Training ends here. Otherwise the checkpoint may be written while training continues.
-        """
-        ...
-
-    def stopping(self) -> bool:
-        """Return True, on all ranks in the same step, if the run must stop; every rank calls it after every step.
-
-        Ranks exchange requests about once per second, so a signal may take effect some steps later.
-        """
-        ...
 
 
 class Stopped(Exception):
@@ -66,17 +32,12 @@ def from_all_ranks(mine: Any, host: Host) -> list[Any]:
 
 def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     """Return the mean of each value over the ranks, which all have the same names; a collective."""
-    if host.world_size == 1:
-        return values
-    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
+    everyone = from_all_ranks(values, host)
+    return {name: sum(one[name] for one in everyone) / len(everyone) for name in values}
 
 
 class StopQuestion:
-    """Exchange stop requests between the ranks, about once per second and at least every `MOST` steps.
-
-    Every rank calls it after every step. Between two exchanges it returns False.
+    """Exchange of stop requests between the ranks, about once per second and at least every `MOST` steps.
 
     Args:
         group: Process group for CPU tensors. If None, the default group.
@@ -88,7 +49,7 @@ class StopQuestion:
         self._group, self._every, self._left, self._since = group, 1, 1, time.monotonic()
 
     def __call__(self, mine: bool, world_size: int) -> bool:
-        """Return True if a rank has requested a stop.
+        """Return True if a rank has requested a stop; every rank calls it after every step.
 
         Args:
             mine: This rank requests a stop.
@@ -108,8 +69,8 @@ class StopQuestion:
         return bool(stop)
 
 
-class LocalHost:
-    """Host in this process (`run.num_workers=0`), which also reads the streams.
+class Host:
+    """Process that runs the training loop: this one (`run.num_workers=0`), which also reads the streams.
 
     Args:
         store: Checkpoints of the run.
@@ -117,7 +78,11 @@ class LocalHost:
         gpu: Run on the GPU.
     """
 
-    rank, world_size, local_size, inline = 0, 1, 1, True
+    rank, world_size = 0, 1
+    local_size = 1
+    """Workers on this machine."""
+    inline = True
+    """Read the streams in this process, without Ray Data."""
 
     def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False, gpu: bool = False) -> None:
         self.device = torch.device("cuda" if gpu else "cpu")
@@ -125,21 +90,27 @@ class LocalHost:
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
-        """Provide the latest checkpoint of the store, or None."""
+        """Provide the checkpoint folder to resume from, the latest of the store, or None."""
         self.store.tidy()
         yield self.store.newest()
 
     def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
-        """Save a checkpoint to the store."""
+        """Save a checkpoint to the store; every rank calls it.
+
+        Args:
+            write_files: Writes the files of the checkpoint into a folder; None on other ranks than 0.
+            metrics: ``step``, and of a selected development task ``score`` and ``best``, negated if lower is better.
+            last: Training ends here. Otherwise the checkpoint may be written while training continues.
+        """
         if write_files is not None:
             self.store.save(int(metrics["step"]), write_files, last)
 
     def stopping(self) -> bool:
-        """Return True if the run must stop."""
+        """Return True, on all ranks in the same step, if the run must stop; every rank calls it after every step."""
         return self._question(self._stop(), self.world_size)
 
 
-class RayHost:
+class RayHost(Host):
     """Host in a Ray Train worker. Rank 0 checks `board` every second for a stop request.
 
     Args:
@@ -154,25 +125,18 @@ class RayHost:
         import ray.train.torch
 
         to_foreground()
+        stopped = threading.Event()
+        super().__init__(store, stopped.is_set)
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
         self.local_size, self._local_rank = context.get_local_world_size(), context.get_local_rank()
-        self.device: torch.device = ray.train.torch.get_device()
-        self.store, self._stop = store, threading.Event()
+        self.device = ray.train.torch.get_device()
         # A group for CPU tensors: exchanging GPU tensors would wait for the device after every step.
         gpus = self.world_size > 1 and self.device.type == "cuda"
         self._question = StopQuestion(dist.new_group(backend="gloo") if gpus else None)
         if self.rank == 0:
             store.tidy()
-            threading.Thread(target=self._listen, args=(board,), daemon=True, name="listen").start()
-
-    def _listen(self, board: Board) -> None:
-        import ray
-
-        with contextlib.suppress(ray.exceptions.RayError):  # the cluster is gone
-            while not self._stop.wait(1.0):
-                if board.stopping():
-                    self._stop.set()
+            threading.Thread(target=_listen, args=(board, stopped), daemon=True, name="listen").start()
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
@@ -198,10 +162,15 @@ class RayHost:
         """Save a checkpoint to the store and report the metrics to Ray."""
         import ray.train
 
-        if write_files is not None:
-            self.store.save(int(metrics["step"]), write_files, last)
+        super().save(write_files, metrics, last)
         ray.train.report(metrics)
 
-    def stopping(self) -> bool:
-        """Return True, on all ranks in the same step, if the run must stop."""
-        return self._question(self._stop.is_set(), self.world_size)
+
+def _listen(board: Board, stopped: threading.Event) -> None:
+    """Wait for a stop request of the driver."""
+    import ray
+
+    with contextlib.suppress(ray.exceptions.RayError):  # the cluster is gone
+        while not stopped.wait(1.0):
+            if board.stopping():
+                stopped.set()

@@ -25,7 +25,7 @@ from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
-from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
+from multicse.trainers.engine.hosts import Host, RayHost, Stopped
 from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
@@ -92,8 +92,7 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
 def resolve(recipe: Recipe) -> Recipe:
     """Return the recipe with absolute paths (workers run in other folders), tracking URI and storage.
 
-    The latter two come from the environment if the recipe does not set them. In a job that runs in Ray's copy of its folder,
-    results are moved out of the copy (`multicse.trainers.jobs`).
+    The latter two come from the environment if the recipe does not set them.
     """
     run = recipe.run
     storage = run.storage or os.environ.get(STORAGE) or None
@@ -112,10 +111,7 @@ def resolve(recipe: Recipe) -> Recipe:
 
 
 def with_uploaded_shards(recipe: Recipe) -> Recipe:
-    """Return the recipe for workers on other nodes: small packed folders of this machine are copied to the storage.
-
-    Nothing is uploaded unless `run.storage` is a URL. The copies let the offline recipes run on a cluster.
-    """
+    """Return the recipe for workers on other nodes: small packed folders are copied to `run.storage` if it is a URL."""
     storage = recipe.run.storage
     if storage is None or "://" not in storage:
         return recipe
@@ -234,7 +230,7 @@ def train(
         if recipe.run.num_workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
         else:
-            host = LocalHost(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
+            host = Host(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
                 contextlib.suppress(Stopped),
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,
@@ -342,7 +338,7 @@ def _worker_error(error: Exception) -> Exception:
 
 
 def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
-    """Export the selected weights with card and figures; `RunHandle.finish` uploads them to MLflow.
+    """Export the selected weights with card and figures, and return the summary; `RunHandle.finish` uploads them to MLflow.
 
     Args:
         recipe: Recipe with absolute paths.
@@ -350,9 +346,6 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         result: Result of the loop. Its lists of skipped samples are moved to a file of the output folder.
         checkpoint: Folder of the last checkpoint.
         output: Folder of the run.
-
-    Returns:
-        The summary of the run.
 
     Raises:
         ExportError: If the exported folder does not reproduce the embeddings of the checkpoint.
@@ -405,18 +398,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
 
 
 def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
-    """Draw alignment and uniformity over training, and for rated pairs the similarity by rating.
-
-    ``evaluate.py --figures`` draws more figures of an export.
-
-    Args:
-        recipe: Recipe, whose `evaluation.select` is drawn.
-        method: Trained method.
-        handle: MLflow run.
-
-    Raises:
-        ValueError: If a figure cannot be drawn.
-    """
+    """Draw alignment and uniformity over training, and for rated pairs the similarity by rating."""
     import torch
 
     from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure

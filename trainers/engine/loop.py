@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import os
 import time
@@ -26,15 +25,13 @@ from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, mean_state, set_matmul_precision
+from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
 from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-
-log = logging.getLogger(__name__)
 
 SKIPPED_LISTED = 10_000
 """Maximum number of skipped samples per stream that rank 0 lists with key and reason."""
@@ -84,8 +81,8 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
-        self.window_state: dict[str, Any] | None = None
-        """State of the window of a resumed run."""
+        self.windows: tuple[dict[str, Any], ...] = ()
+        """States of the windows of all ranks in the checkpoint of a resumed run."""
         self.last_score = -math.inf
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
@@ -155,7 +152,8 @@ class Engine:
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         run, start = self.recipe.run, time.perf_counter() - self.seconds
         window = self.window = Window(readers)
-        window.restore(self.window_state)
+        if self.windows:
+            window.restore(self.windows, self.host)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
@@ -299,9 +297,8 @@ class Engine:
             if self.host.rank == 0:
                 self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
             reader.skipped = []
-            counts[f"data/{name}/skipped"] = float(
-                self.skips[name] * self.host.world_size
-            )  # so the mean over ranks is the total
+            # The mean over the ranks is the total.
+            counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)
         values = mean_over_ranks(window.means() | counts, self.host)
         updates = self.recipe.method.updates().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
@@ -361,32 +358,27 @@ class Engine:
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
+        if "segments" not in state:
+            raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
         self.best = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)
             self.average.n_averaged.fill_(state["step"])
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
-        self.baseline = state.get("baseline", {})
+        self.baseline = state["baseline"]
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
-        for name, callback_state in state.get("callbacks", {}).items():
+        for name, callback_state in state["callbacks"].items():
             if name in self.callbacks:
                 cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
-        self.window_state = mean_state(state["windows"], self.host.rank, self.host.world_size)
-        if "segments" in state:
-            self.positions |= state["segments"]
-            return
-        log.warning("The checkpoint is from a version that did not cut epochs into segments: the order of the data changes")
-        for name in state["positions"][0]:
-            count = self.recipe.streams[name].segments_per_worker(self.shards[name], 1)
-            at = sum(rank[name] for rank in state["positions"]) // count
-            self.positions[name] = dict.fromkeys(range(count), at)
+        self.windows = state["windows"]
+        self.positions |= state["segments"]
 
 
 def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:

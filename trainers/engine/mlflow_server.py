@@ -101,10 +101,6 @@ def connect(uri: str) -> Any:
 def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
     """Open an experiment; the database and the experiment are created if necessary, which takes seconds.
 
-    Args:
-        uri: Tracking URI, see `tracking.open_run`.
-        experiment: Name of the experiment.
-
     Returns:
         Resolved URI, client, ID of the experiment.
 
@@ -181,10 +177,10 @@ def data_set(row: Mapping[str, Any]) -> Any:
 def deliver(folder: Path, uri: str, run_id: str) -> None:
     """Upload a finished run to MLflow: artifacts, description (the card's table of scores) and registered version.
 
-    For a sweep its best run is uploaded as well. The call can be repeated. Errors of MLflow are passed on.
+    The call can be repeated. Errors of MLflow are passed on.
 
     Args:
-        folder: Folder of a run or sweep.
+        folder: Folder of a run, or of a sweep, whose best run is uploaded as well.
         uri: Tracking URI.
         run_id: MLflow run.
     """
@@ -208,15 +204,14 @@ def deliver(folder: Path, uri: str, run_id: str) -> None:
 def register(uri: str, run_id: str, export: Path, name: str, alias: str | None = None, note: str = "") -> None:
     """Log an exported sentence-transformers folder as a model of a run and register it as a version of `name`.
 
-    ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` loads the version
-    with the alias. If the run has already registered this export, its version is kept. Errors of MLflow are passed on.
+    If the run has already registered this export, its version is kept. A newer version keeps the alias.
 
     Args:
         uri: Tracking URI.
         run_id: MLflow run of the export.
         export: Folder.
         name: Name of the registered model, which is created if it does not exist.
-        alias: Alias for this version, unless a newer version has it.
+        alias: Alias for this version.
         note: Description of the version, in Markdown.
     """
     client, files = connect(uri), (file for file in sorted(export.rglob("*")) if file.is_file())
@@ -228,7 +223,7 @@ def register(uri: str, run_id: str, export: Path, name: str, alias: str | None =
     client.update_model_version(name, version, description=note)
     if alias is not None:
         given = client.get_registered_model(name).aliases.get(alias, 0)
-        if int(version) > int(given):  # a newer version keeps the alias
+        if int(version) > int(given):
             client.set_registered_model_alias(name, alias, version)
 
 

@@ -13,13 +13,8 @@ from multicse.trainers.method import Method, Schedule, decay
 from multicse.trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
 
-def warm_steps(warmup: float, steps: int) -> float:
-    """Return the number of warm-up steps.
-
-    Args:
-        warmup: Fraction of `steps` if below 1, otherwise number of steps.
-        steps: Steps of the run.
-    """
+def _warm_steps(warmup: float, steps: int) -> float:
+    """Return the number of warm-up steps: `warmup` is a fraction of all steps if it is below 1."""
     return warmup * steps if warmup < 1 else warmup
 
 
@@ -31,9 +26,9 @@ def schedule_factor(config: ScheduleConfig, kind: Schedule, steps: int, step: in
         kind: Schedule after the warm-up.
         steps: Steps of the run.
         step: Current step, from 0.
-        warmup: Warm-up as in `warm_steps`. If None, the warm-up of `config`.
+        warmup: Number of steps, or fraction of `steps` below 1. If None, the warm-up of `config`.
     """
-    warm = warm_steps(config.warmup if warmup is None else warmup, steps)
+    warm = _warm_steps(config.warmup if warmup is None else warmup, steps)
     step += config.ahead
     if step < warm:
         return (step + 1) / math.ceil(warm)
@@ -41,17 +36,8 @@ def schedule_factor(config: ScheduleConfig, kind: Schedule, steps: int, step: in
     return decay(kind, share)
 
 
-def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[tuple[int, list[nn.Parameter]]]:
-    """Group parameters by depth: 1 for the last layer of the sentence encoder, 2 for the one below it, and so on.
-
-    Args:
-        method: Method with the encoder.
-        params: Parameters to group. Parameters outside of the layers have depth 0.
-        decay: Layer-wise decay of the learning rate. If 1, all parameters form one group of depth 0.
-
-    Returns:
-        Pairs of depth and parameters, sorted by depth.
-    """
+def _by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[tuple[int, list[nn.Parameter]]]:
+    """Group parameters by depth: 1 for the last layer of the sentence encoder, 2 for the one below it, 0 outside of them."""
     if decay == 1:
         return [(0, params)]
     layers = method.sentence_encoder.stack()
@@ -65,8 +51,8 @@ def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[t
 class UpdateOptimizer:
     """Optimizer, schedule, loss scaler and clipping of one update.
 
-    The learning rate follows the number of previous updates. With fp16 an update whose gradient overflows is skipped and not
-    counted. To avoid waiting for the device, this count and the learning rates of all steps are stored on the device.
+    With fp16 an update whose gradient overflows is skipped and not counted by the schedule. To avoid waiting for the device,
+    this count and the learning rates of all steps are stored on the device.
 
     Args:
         method: Method with the parameters.
@@ -93,7 +79,7 @@ class UpdateOptimizer:
             if name == "biases_and_norms" and (own is None or own.weight_decay is None):
                 decay = 0.0
             kind = config.schedule if own is None or own.schedule is None else own.schedule
-            depths = by_depth(method, params, config.layer_decay)
+            depths = _by_depth(method, params, config.layer_decay)
             for depth, part in [(depth, part) for depth, both in depths for part in split_sharded(both) if part]:
                 self.schedules.append((kind, own.warmup if own else None))
                 settings.append({"params": part, "lr": lr * config.layer_decay**depth, "weight_decay": decay})
@@ -181,11 +167,11 @@ class UpdateOptimizer:
             group["lr"] = rate
 
     def _set_momentum(self) -> None:
-        """Change the momentum after the warm-up, which here includes skipped updates: the host does not know them."""
+        """Change the momentum after the warm-up, which includes skipped updates: the host does not know them."""
         config = self.config
         if not isinstance(config, SGDConfig) or config.momentum_after_warmup is None:
             return
-        warming = self.updates + config.ahead < warm_steps(config.warmup, self.steps)
+        warming = self.updates + config.ahead < _warm_steps(config.warmup, self.steps)
         for group in self.optimizer.param_groups:
             group["momentum"] = config.momentum if warming else config.momentum_after_warmup
 
@@ -208,9 +194,7 @@ class UpdateOptimizer:
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update(settings)
         self.scaler.load_state_dict(state["scaler"])
-        schedule = state["schedule"]
-        self.updates = schedule["last_epoch"]
+        self.updates = state["schedule"]["last_epoch"]
         if self._applied is not None:
-            applied = schedule.get("applied")
-            self._applied.fill_(self.updates if applied is None else int(applied))
+            self._applied.copy_(state["schedule"]["applied"])
         self._set_rates()

@@ -42,7 +42,7 @@ def locked(folder: Path, setting: str = "run.output_dir", name: str = DRIVER, wa
     Args:
         folder: Folder in which only one process may work at a time.
         setting: Setting to name in the error.
-        name: File name of the lock; driver and worker have different locks.
+        name: File name of the lock.
         wait: Seconds to wait for another process to end.
 
     Raises:

@@ -67,10 +67,7 @@ class ProgressLine:
 
 
 class Board:
-    """Latest progress line of a run and its stop request, as two keys in Ray's control service; picklable.
-
-    Workers read and write them from any node. Unlike an actor this takes no additional process.
-    """
+    """Latest progress line of a run and its stop request, as two keys in Ray's control service; picklable."""
 
     def __init__(self) -> None:
         self.name = f"multicse-{uuid4().hex}"

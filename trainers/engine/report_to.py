@@ -28,13 +28,8 @@ class Record(NamedTuple):
     close: Callable[[], object]
 
 
-def tensorboard(output: Path, run_id: str) -> Record:
-    """Open a record for ``tensorboard --logdir OUTPUT/tensorboard``, in place of an earlier one.
-
-    Args:
-        output: Folder of the run.
-        run_id: MLflow run; not used here.
-    """
+def _tensorboard(output: Path, run_id: str) -> Record:
+    """Open a record for ``tensorboard --logdir OUTPUT/tensorboard``, in place of an earlier one."""
     from torch.utils.tensorboard import SummaryWriter
 
     folder = output / "tensorboard"
@@ -49,13 +44,8 @@ def tensorboard(output: Path, run_id: str) -> Record:
     return Record(add, writer.close)
 
 
-def wandb(output: Path, run_id: str) -> Record:
-    """Open a record for ``wandb sync OUTPUT/wandb/offline-run-*`` with the settings of recipe.json; nothing is sent.
-
-    Args:
-        output: Folder of the run.
-        run_id: MLflow run, whose ID the record gets as well.
-    """
+def _wandb(output: Path, run_id: str) -> Record:
+    """Open a record for ``wandb sync OUTPUT/wandb/offline-run-*`` with the settings of recipe.json; nothing is sent."""
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the import
     import wandb
 
@@ -72,7 +62,7 @@ def wandb(output: Path, run_id: str) -> Record:
     return Record(lambda line: run.log({"step": line["step"], **line["metrics"]}), run.finish)
 
 
-KINDS = {"tensorboard": tensorboard, "wandb": wandb}
+KINDS = {"tensorboard": _tensorboard, "wandb": _wandb}
 """Trackers by their name in ``run.report_to``, which is also the name of the package."""
 
 

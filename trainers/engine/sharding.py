@@ -46,12 +46,7 @@ def sharded_layers(module: nn.Module) -> list[Any]:
 
 
 def reduce_gradients(layers: Sequence[Any], now: bool) -> None:
-    """Set whether the next backward reduces gradients over the workers.
-
-    Args:
-        layers: Sharded layers.
-        now: Reduce the gradients. If False, they are accumulated on this worker.
-    """
+    """Reduce the gradients of sharded layers over the workers in the next backward, or if not `now` accumulate them."""
     for layer in layers:
         layer.set_requires_gradient_sync(now, recurse=False)
 

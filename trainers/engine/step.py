@@ -28,16 +28,13 @@ if TYPE_CHECKING:  # its import takes seconds, for which a driver should not wai
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DDP_DEVICES = ("cuda",)
-"""Devices on which DDP exchanges gradients during the backward pass. On CPUs they are averaged after it, so that sums over
-workers have the same order in every step, also after a resume: DDP changes its buckets after the first step."""
+"""Devices on which DDP exchanges gradients during the backward pass. On CPUs they are averaged after it: DDP changes its
+buckets after the first step, so sums over workers would have another order after a resume."""
 
 
 def set_matmul_precision(run: RunConfig) -> None:
-    """Enable TF32 for fp32 matrix products on CUDA (10 bits of mantissa) if the run allows it.
-
-    With mixed precision it stays disabled, since there fp32 remains only where rounding would do harm.
-    """
-    tf32 = run.tf32 and run.precision == "fp32"
+    """Enable TF32 for fp32 matrix products on CUDA (10 bits of mantissa) if the run allows it."""
+    tf32 = run.tf32 and run.precision == "fp32"  # in mixed precision, fp32 remains only where rounding would do harm
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32  # convolutions
 
@@ -145,9 +142,6 @@ class Stepper:
 
         An update trains the parameters that have a gradient in its first step. DDP of these parameters alone neither has to
         search for unused ones in every step nor exchanges zeros for them.
-
-        Raises:
-            ValueError: If another step or worker trains other parameters.
         """
         found = [name for name, parameter in self.named[update].items() if parameter.grad is not None]
         if update not in self.trained:
@@ -180,12 +174,7 @@ class Stepper:
 
 
 class Trained(nn.Module):
-    """Module that runs a method but has only some of its parameters, and no buffers.
-
-    Args:
-        method: Method.
-        parameters: Parameters of the module.
-    """
+    """Module that runs a method but has only some of its parameters, and no buffers."""
 
     def __init__(self, method: Method, parameters: list[nn.Parameter]) -> None:
         super().__init__()
@@ -215,12 +204,7 @@ class Watch:
         self._pending: list[tuple[Seen, tuple[str, ...], Tensor]] = []
 
     def add(self, seen: Seen, values: dict[str, Tensor]) -> None:
-        """Check scalars.
-
-        Args:
-            seen: Origin of the values.
-            values: Scalar tensors by name.
-        """
+        """Check scalars by name, with their origin."""
         stacked = torch.stack([value.detach().float() for value in values.values()])
         self.broken = torch.maximum(self.broken, (~stacked.isfinite().all()).float())
         self._pending.append((seen, tuple(values), stacked))
@@ -343,12 +327,7 @@ class Window:
         self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
 
     def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
-        """Add `share` times each value to the sum of its name.
-
-        Args:
-            values: Scalar tensors by name.
-            share: Factor.
-        """
+        """Add `share` times each scalar to the sum of its name."""
         names = tuple(values)
         added = torch.stack([value.detach().double() for value in values.values()]) * share
         self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
@@ -358,25 +337,24 @@ class Window:
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
         return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
 
-    def restore(self, state: dict[str, Any] | None) -> None:
-        """Continue with the measurements of another window."""
-        if state is not None:
-            self.steps, self.sums = state["steps"], dict(state["sums"])
-            self.start -= state["seconds"]
+    def restore(self, states: Sequence[dict[str, Any]], host: Host) -> None:
+        """Continue with this rank's `state` of a checkpoint, or the mean of all if the number of workers has changed."""
+        state = states[host.rank] if len(states) == host.world_size else states[0]
+        self.steps, self.sums = state["steps"], dict(state["sums"])
+        if len(states) != host.world_size:  # the mean over the ranks is unchanged
+            self.sums = {names: torch.stack([one["sums"][names] for one in states]).mean(0) for names in self.sums}
+        self.start -= state["seconds"]
 
     def elapsed(self) -> float:
         """Return the seconds since the start of the window."""
         return max(1e-9, time.perf_counter() - self.start)
 
     def means(self) -> dict[str, float]:
-        """Return the mean of every value over the steps, as ``train/<name>``. This waits for the device.
-
-        Gradient norms are averaged over the updates that were not skipped; 0 if all were skipped.
-        """
+        """Return the mean of every value over the steps, as ``train/<name>``. This waits for the device."""
         found: dict[str, float] = {}
         for names, sums in self.sums.items():
             found |= {f"train/{name}": value / self.steps for name, value in zip(names, sums.tolist(), strict=True)}
-        for name, share in found.items():
+        for name, share in found.items():  # gradient norms are averaged over the updates that were not skipped
             if name.startswith("train/skipped/"):
                 found[name.replace("skipped", "grad_norm", 1)] /= (1 - share) or 1.0
         return found
@@ -387,21 +365,3 @@ class Window:
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()
         }
-
-
-def mean_state(states: Sequence[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
-    """Return the state with which the window of a rank continues.
-
-    Args:
-        states: `Window.state` of every rank that saved the checkpoint.
-        rank: Rank of this worker.
-        world_size: Number of workers now.
-
-    Returns:
-        The rank's own state. If the number of workers has changed, the mean of all, so that the mean over the ranks is
-        unchanged.
-    """
-    if len(states) == world_size:
-        return states[rank]
-    sums = {names: torch.stack([state["sums"][names] for state in states]).mean(0) for names in states[0]["sums"]}
-    return {**states[0], "sums": sums}

@@ -1,8 +1,4 @@
-"""Stop a run before its last step: by a signal, or after waiting too long.
-
-After Ctrl-C or SIGTERM the current step is finished, a checkpoint is written and the command ends. A second signal ends the
-process immediately.
-"""
+"""Stop a run before its last step: by a signal, or after waiting too long."""
 
 from __future__ import annotations
 
@@ -33,10 +29,9 @@ class Interrupted(SystemExit):
 
 @contextlib.contextmanager
 def former_handlers() -> Iterator[bool]:
-    """Restore the handlers of Ctrl-C and SIGTERM at the end, which Ray and others replace.
+    """Restore the handlers of Ctrl-C and SIGTERM at the end, which Ray and others replace, and yield True.
 
-    Yields:
-        True in the main thread. In other threads Python does not allow to set handlers.
+    In other threads than the main thread, which cannot set handlers, yield False.
     """
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -48,7 +43,11 @@ def former_handlers() -> Iterator[bool]:
 
 
 class Stop:
-    """Signal handling during a run, in the main thread; in other threads signals are left to the caller."""
+    """Signal handling during a run, in the main thread; in other threads signals are left to the caller.
+
+    After Ctrl-C or SIGTERM the current step is finished, a checkpoint is written and the command ends. A second signal ends
+    the process immediately.
+    """
 
     def __init__(self) -> None:
         self.asked: int | None = None

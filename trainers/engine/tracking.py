@@ -1,8 +1,4 @@
-"""Metrics of a run and its MLflow run. Everything is in the run's folder first, and every effect outside can be repeated.
-
-Training never depends on the tracking server: rank 0 appends metrics to the journal, and a thread sends them to the server.
-After an outage ``python pipelines/track.py sync JOURNAL`` sends the rest.
-"""
+"""Metrics of a run and its MLflow run. Everything is in the run's folder first, and every effect outside can be repeated."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ SEND_EVERY = 1.0
 LONGEST_PAUSE = 30.0
 """Maximum of the seconds between two attempts if it does not."""
 MOST_RUNS = 50_000
-"""Maximum number of runs that MLflow returns from one search."""
+"""MLflow's limit of the runs of one search."""
 
 
 class Sender:
@@ -51,11 +47,6 @@ class Sender:
 
     A new sender starts at the first line and skips the steps that the server has, so everything can be sent again at any
     time. Repeated requests have the same time stamps, and MLflow stores equal metrics once.
-
-    Args:
-        journal: Journal of the run.
-        uri: Tracking URI.
-        run_id: MLflow run.
     """
 
     def __init__(self, journal: Journal, uri: str, run_id: str) -> None:
@@ -114,15 +105,7 @@ class Tracker:
         self._thread = threading.Thread(target=self._send, daemon=True, name="tracker-send")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log metrics of a step. A metric that already has a value at this or a later step keeps it.
-
-        Args:
-            step: Step of the run.
-            metrics: Value by name.
-
-        Raises:
-            TypeError: If a value is not a number.
-        """
+        """Log metrics of a step by name. A metric that already has a value at this or a later step keeps it."""
         if self._reports is None:
             self._reports = self._start()
         values = {metric_name(name): float(value) for name, value in metrics.items()}
@@ -133,12 +116,8 @@ class Tracker:
             self._reports.log(line)
 
     def _start(self) -> Reports:
-        """Read the steps of the journal and start the thread.
-
-        MLflow is imported here: in the main thread, since other threads import too, and as late as possible, so that the
-        first step does not wait for it.
-        """
-        import_mlflow()
+        """Read the steps of the journal and start the thread."""
+        import_mlflow()  # in the main thread, since other threads import too, and after the first step
         for _, line in self._journal.lines():
             new_metrics(line, self._last)
         self._thread.start()
@@ -154,7 +133,7 @@ class Tracker:
             shutil.copy(self.path, checkpoint / "journal.jsonl")
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send the rest, for at most `timeout` seconds, and stop. If the server is down, `drain` sends the rest later."""
+        """Send the rest, for at most `timeout` seconds, and stop."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
@@ -185,7 +164,7 @@ class Tracker:
 
 
 def drain(
-    journal: Path | str,
+    journal: Path,
     uri: str | None = None,
     run_id: str | None = None,
     timeout: float = 60.0,
@@ -196,8 +175,8 @@ def drain(
 
     Args:
         journal: Journal of the run, which does not have to exist if `uri` and `run_id` are given.
-        uri: Tracking URI. If None, it is read from the journal.
-        run_id: MLflow run. If None, it is read from the journal.
+        uri: Tracking URI. If None, it is read from the journal, as is `run_id`.
+        run_id: MLflow run.
         timeout: Seconds to keep trying.
         status: End the run as FINISHED, with the artifacts of its folder (see `deliver`), as FAILED or as KILLED.
         ended: End of the run in seconds since 1970. If None, now.
@@ -243,14 +222,8 @@ def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
 
     Args:
         journal: Journal of the run.
-        uri: Tracking URI. If None, it is read from the journal.
+        uri: As for `drain`, also the return value and error.
         timeout: Seconds to keep trying.
-
-    Returns:
-        True if the server has everything. Otherwise the reason is logged.
-
-    Raises:
-        TrackingError: If the file is not a journal.
     """
     summary = journal.parent / "summary.json"
     if not summary.exists() or journal.name != "journal.jsonl":
@@ -270,8 +243,6 @@ def open_run(
 ) -> RunHandle:
     """Start an MLflow run, or continue the run `run_id`. The database and the experiment are created if necessary.
 
-    A new run is tagged with user, script, git commit, versions of the libraries, CPUs and GPU.
-
     Args:
         uri: Tracking URI. If empty or None, MLFLOW_TRACKING_URI, otherwise ``sqlite:///mlflow.db`` in the current folder.
             The artifacts of a SQLite database are stored next to it, in ``mlartifacts``.
@@ -279,7 +250,7 @@ def open_run(
         run_name: Name of a new run.
         params: Parameters, which MLflow truncates at 6,000 characters. Passwords and signatures in URLs are removed, also in
             tags.
-        tags: Additional tags of a new run.
+        tags: Tags of a new run besides `environment_tags`.
         run_id: Run to continue.
         journal: See `RunHandle`. The journal of another run is renamed.
         data: Rows of `describe_shards_of`, which become the input data sets of the run.
@@ -314,7 +285,7 @@ def open_run(
             client.log_inputs(run.info.run_id, [data_set(row) for row in data])
     if journal is not None:
         retire(journal, run.info.run_id)
-    return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+    return RunHandle(run.info.run_id, uri, journal)
 
 
 class FoundRun(NamedTuple):
@@ -327,13 +298,7 @@ class FoundRun(NamedTuple):
 
 
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
-    """Return the active runs of an experiment that have all given tags, latest first. Errors of MLflow are passed on.
-
-    Args:
-        uri: Tracking URI.
-        experiment: Name of the experiment, which does not have to exist.
-        tags: Value by tag.
-    """
+    """Return the active runs of an experiment, which does not have to exist, that have all given tags, latest first."""
     client = connect(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
         return []
@@ -343,14 +308,7 @@ def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundR
 
 
 def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
-    """Rename a run and add tags. Errors of MLflow are passed on.
-
-    Args:
-        uri: Tracking URI.
-        run_id: MLflow run.
-        name: New name.
-        tags: Additional tags.
-    """
+    """Rename an MLflow run and add tags. Errors of MLflow are passed on."""
     from mlflow.entities import RunTag
 
     client = connect(uri)
@@ -364,31 +322,18 @@ class RunHandle:
 
     run_id: str
     uri: str
-    experiment_id: str
-    artifact_uri: str
     journal: Path | None = None
     """Journal in the run's folder, whose artifacts are uploaded by `finish`. It is set by `open_run` or `drain`."""
 
-    def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
+    def drain(self, journal: Path, timeout: float = 60.0) -> bool:
         """Send the metrics of the workers' journal that MLflow does not have; see the function `drain`."""
-        self.journal = Path(journal)
+        self.journal = journal
         return drain(journal, self.uri, self.run_id, timeout)
 
-    def log_artifact(self, path: Path | str, folder: str = "") -> None:
-        """Upload a file, or the content of a folder, immediately. Errors of MLflow are passed on.
-
-        Args:
-            path: File or folder.
-            folder: Folder in the run's artifacts.
-
-        Raises:
-            FileNotFoundError: If `path` does not exist.
-        """
-        path = Path(path)
-        if not path.exists():
-            raise FileNotFoundError(f"artifact {path}: file or folder not found")
+    def log_artifact(self, path: Path | str) -> None:
+        """Upload a file, or the content of a folder, immediately. Errors of MLflow are passed on."""
         client = connect(self.uri)
-        (client.log_artifacts if path.is_dir() else client.log_artifact)(self.run_id, str(path), folder or None)
+        (client.log_artifacts if Path(path).is_dir() else client.log_artifact)(self.run_id, str(path))
 
     def log_figure(self, name: str, figure: Any) -> None:
         """Save a matplotlib figure as ``figures/NAME.png`` and ``.svg`` in the run's folder; `finish` uploads it."""

@@ -244,6 +244,6 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
             rename(parent.uri, run.run_id, f"trial {one.number}", tags)
             if run.status == "RUNNING":
                 status = {"running": "KILLED", "failed": "FAILED"}.get(one.status, "FINISHED")
-                RunHandle(run.run_id, parent.uri, "", "").finish(status)
+                RunHandle(run.run_id, parent.uri).finish(status)
     except Exception as error:
         log.warning("the MLflow runs of the trials could not be finished: %s", error)

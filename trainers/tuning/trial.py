@@ -22,7 +22,7 @@ from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
 from multicse.trainers.engine.checks import check, describe_shards_of
 from multicse.trainers.engine.cluster import quiet, to_foreground
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
@@ -247,7 +247,7 @@ class Budget:
         return self.last
 
 
-class TrialHost(LocalHost):
+class TrialHost(Host):
     """Host of a trial's training loop in its own process. Tune receives an evaluation after its checkpoint is saved."""
 
     def __init__(self, store: Store, budget: Budget, recipe: Recipe) -> None:

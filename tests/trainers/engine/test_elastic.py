@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -12,21 +11,20 @@ import pytest
 import torch
 
 from multicse.trainers.engine import checkpoint
-from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.engine.hosts import LocalHost, Stopped
+from multicse.trainers.engine.checkpoint import CheckpointError, Store
+from multicse.trainers.engine.hosts import Host, Stopped
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes, text_only
+from tests.trainers.engine.test_engine import Memory
 
 STEPS, STOP = 8, 3
 
 
 def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     """Train one rank in float64, resuming from the folder's checkpoint; after `stop` steps a stop is requested."""
-    logged: dict[int, dict[str, float]] = {}
-    log: Any = SimpleNamespace(log=lambda step, values: logged.setdefault(step, {}).update(values))
-    log.resume = log.store = log.progress = lambda _: None
-    host = LocalHost(Store(f"{folder}/checkpoint"))
+    log: Any = Memory()
+    host = Host(Store(f"{folder}/checkpoint"))
     host.rank, host.world_size, host._stop = rank, world, lambda: engine.step >= stop
     host._question = lambda asked, _: asked  # type: ignore[assignment]  # at once: all ranks are at the same step
     built = checkpoint.build_method
@@ -37,7 +35,7 @@ def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     except Stopped:
         assert engine.step == stop < STEPS
     if not rank:
-        found = {step: values["train/text"] for step, values in logged.items() if "train/text" in values}
+        found = {step: values["train/text"] for step, values in log.values.items() if "train/text" in values}
         Path(folder, f"{world}-{stop}.json").write_text(json.dumps(found))
 
 
@@ -53,27 +51,19 @@ def test_two_workers_and_one_have_equal_losses(recipe: Recipe, tmp_path: Path) -
     assert len(set(expected.values())) == STEPS / 2
     found: dict[str, float] = {}
     for world, stop in ((2, STOP), (1, STOP + 2), (2, STEPS)):
-        if world == 2:
-            (folder / "store").unlink(missing_ok=True)
-            in_processes(losses, folder, plain, world, stop)
-        else:
-            losses(0, str(folder), plain, world, stop)
+        (folder / "store").unlink(missing_ok=True)
+        in_processes(losses, folder, plain, world, stop, count=world)
         found |= json.loads((folder / f"{world}-{stop}.json").read_text())
     assert found.keys() == expected.keys()
     assert list(found.values()) == pytest.approx([expected[step] for step in found], abs=1e-6)
 
 
-def test_a_checkpoint_without_segments_continues_in_the_new_order(
-    recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_of_another_version_is_named(recipe: Recipe, tmp_path: Path) -> None:
     plain = text_only(recipe).changed({"run.max_steps": STEPS, "streams.text.batch_size": 8})
     losses(0, str(tmp_path), plain.to_json(), 1, STOP)
-    folder = Store(f"{tmp_path}/checkpoint").newest()
-    assert folder is not None
+    folder = Store(f"{tmp_path}/checkpoint").get(STOP)
     state = checkpoint.read_state(folder)
     assert state.pop("segments") == {"text": dict.fromkeys(range(8), STOP)}
-    torch.save({**state, "positions": ({"text": 12}, {"text": 12})}, folder / checkpoint.STATE)  # of two workers
-    engine = Engine(plain, LocalHost(Store(f"{tmp_path}/other")), None)
-    engine._load(folder)
-    assert engine.positions == {"text": dict.fromkeys(range(8), STOP)} and engine.step == STOP
-    assert "the order of the data changes" in caplog.text
+    torch.save(state, folder / checkpoint.STATE)
+    with pytest.raises(CheckpointError, match=r"another version of MultiCSE.*run\.resume never"):
+        Engine(plain, Host(Store(f"{tmp_path}/other")), None)._load(folder)

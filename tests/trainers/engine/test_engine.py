@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import math
 import sys
-import traceback
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import multicse.trainers.engine.loop
 from multicse.trainers.engine.checkpoint import load_method
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.engine.output import store_of
 from multicse.trainers.engine.progress import render
-from multicse.trainers.engine.step import NonFiniteLoss, Window
+from multicse.trainers.engine.step import NonFiniteLoss
 from multicse.trainers.method import Schedule, StepOutput
 from multicse.trainers.recipe import OptimConfig, Recipe
 from tests.small import text_only
+
+FROZEN = {f"optim.{update}.lr": 0.0 for update in ("text", "image", "audio")}
 
 
 class Memory:
@@ -51,7 +51,7 @@ class Memory:
 
 
 def engine(recipe: Recipe, memory: Any) -> Engine:
-    host = LocalHost(store_of(recipe))
+    host = Host(store_of(recipe))
     host.device = torch.device("cpu")
     return Engine(recipe, host, memory)
 
@@ -122,10 +122,7 @@ def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch
 
 
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
-    frozen = recipe
-    for update in ("text", "image", "audio"):
-        frozen = frozen.replace(f"optim.{update}.lr", 0.0)
-    _, result, _ = run(frozen.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2))
+    _, result, _ = run(recipe.changed({**FROZEN, "evaluation.eval_steps": 1, "evaluation.patience": 2}))
     assert result["steps"] == 2 and result["best_step"] == 0
 
 
@@ -175,9 +172,7 @@ def test_the_untrained_weights_can_be_excluded_from_selection(
 
 def test_accumulation_averages_its_batches(recipe: Recipe, tmp_path: Path) -> None:
     """Without dropout and at learning rate 0, an accumulated step is the mean of two single steps on the same batches."""
-    resting = still(recipe)
-    for update in ("text", "image", "audio"):
-        resting = resting.replace(f"optim.{update}.lr", 0.0)
+    resting = still(recipe).changed(FROZEN)
     single, _, _ = run(resting.replace("run.output_dir", str(tmp_path / "single")))
     double, _, _ = run(resting.replace("run.gradient_accumulation_steps", 2).replace("run.max_steps", 3))
     for step in (1, 2, 3):
@@ -227,35 +222,6 @@ def test_a_loss_that_is_not_finite_changes_no_weights(recipe: Recipe, what: str)
         made.run()
     for name, tensor in made.method.state_dict().items():
         assert torch.equal(tensor, before[name]), name
-
-
-class DeviceWaits(TorchDispatchMode):
-    """Record of the lines of our code that read a number from a tensor, for which the host waits on a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            stack = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
-            self.places.append(stack[-2])  # the last one is this line
-        return func(*args, **kwargs or {})
-
-
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_a_step_does_not_wait_for_the_device(recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chunk: int | None) -> None:
-    made = engine(recipe.replace("run.mini_batch_size", chunk), Memory())
-    monkeypatch.setattr(made.stepper.watch, "check", lambda: None)  # on a GPU it checks only when metrics are reported
-    readers = made._readers()
-    window = Window(readers)
-    with DeviceWaits() as waits:
-        made.stepper(0, readers, window)
-        assert not [place for place in waits.places if "/trainers/" in place]
-        window.means()
-    assert made.stepper.optimizers["text"].rate < 1e-3  # a complete step was run
-    for reader in readers.values():
-        reader.close()
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

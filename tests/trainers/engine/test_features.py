@@ -68,7 +68,7 @@ def test_a_setting_changes_training_and_resumes_exactly(name: str, short: Recipe
 
 def _worker(rank: int, folder: str) -> None:
     recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
-    launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
+    launch.Host.rank, launch.Host.world_size = rank, 2
     launch.log_figures = lambda *_: None
     with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
         launch.fit(recipe)
@@ -107,9 +107,8 @@ def test_lora_trains_adapters_only_and_exports_merged_weights(place: Path, short
     ours = merged(model).state_dict()
     assert ours.keys() == whole.keys() and all(torch.equal(ours[name], whole[name]) for name in whole)
 
-    write_export(
-        load_method(Path(short.run.output_dir)).sentence_encoder, tmp_path / "model", lambda text: ""
-    )  # compares the embeddings
+    trained_encoder = load_method(Path(short.run.output_dir)).sentence_encoder
+    write_export(trained_encoder, tmp_path / "model", lambda text: "")  # compares the embeddings
     again = EncoderConfig(path=str(tmp_path / "model")).load(())
     assert not any("lora" in name for name in again.model.state_dict())
     with pytest.raises(ValueError, match=r"encoder\.lora\.targets"):
@@ -223,11 +222,8 @@ def test_callbacks_get_steps_and_evaluations(
     told = tmp_path / "told.jsonl"
     Path("mine").mkdir()
     Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
-    launch.fit(
-        short.changed(
-            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.num_workers": workers, "run.cpus_per_worker": 0.5}
-        )
-    )
+    callbacks = (f"{module}:note".format(tmp_path),)
+    launch.fit(short.changed({"run.callbacks": callbacks, "run.num_workers": workers, "run.cpus_per_worker": 0.5}))
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
     assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]
@@ -273,10 +269,8 @@ def test_the_state_of_a_callback_is_in_checkpoints(short: Recipe, tmp_path: Path
     resumed: Any
     lowest: Any
     again: Any
-    file = tmp_path / "stateful_callbacks.py"
-    (documented,) = re.findall(
-        r"```python\n(class LowestLoss.*?)```", (ROOT / "docs/how-to/features.md").read_text(), re.DOTALL
-    )
+    file, page = tmp_path / "stateful_callbacks.py", (ROOT / "docs/how-to/features.md").read_text()
+    (documented,) = re.findall(r"```python\n(class LowestLoss.*?)```", page, re.DOTALL)
     file.write_text(STATEFUL + documented)
     recipe = short.replace("run.callbacks", (f"{file}:Mean", f"{file}:LowestLoss"))
     check_settings(recipe)

@@ -1,4 +1,4 @@
-"""Complete runs through Ray Train: checks, MLflow, workers, export, summary."""
+"""Complete runs through Ray Train, and what the driver shares with its workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pytest
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import StreamConfig
+from multicse.trainers.engine.cluster import in_background, to_foreground
 from multicse.trainers.engine.launch import LostWorker, _worker_error, fit
+from multicse.trainers.engine.progress import Board
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 from tests.small import add, journal, text_only, write_text
@@ -78,8 +81,6 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.Ca
     data = {one.dataset.name: one for one in logged.inputs.dataset_inputs}
     assert set(data) == {"text", "image", "audio"}
     assert data["text"].dataset.digest == recipe.streams["text"].open().digest
-    assert {tag.key: tag.value for tag in data["text"].tags}["licence"] == "unknown"
-    assert json.loads(data["text"].dataset.profile)["num_rows"] == 80
     description = logged.data.tags["mlflow.note.content"]
     assert description.startswith("| task") and "## " not in description
     assert f"{summary['after']['lee']['spearman']:.2f}" in description
@@ -149,8 +150,7 @@ def test_export_settings_of_a_run(
     monkeypatch.setattr(export, "push", refuse)
     monkeypatch.setattr(export, "check_hub", lambda *_: None)
     settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.report_to": ("tensorboard",)}
-    for path, value in settings.items():
-        recipe = recipe.replace(path, value)
+    recipe = recipe.changed(settings)
     summary = fit(recipe)
     model = SentenceTransformer(summary["export"], device="cpu")
     assert type(model[-1]).__name__ == "Dense" and set(summary["whitened"]) == {"lee"}
@@ -161,3 +161,56 @@ def test_export_settings_of_a_run(
     asked = recipe.replace("export.dimensions", 16).replace("run.output_dir", str(tmp_path / "plain"))
     model = SentenceTransformer(fit(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
     assert type(model[-1]).__name__ == "Pooling" and "export.whiten" in caplog.text
+
+
+START = """
+from types import SimpleNamespace
+from multicse.trainers.engine.cluster import start_ray
+start_ray(SimpleNamespace(run=SimpleNamespace(verbose=False)))
+"""
+
+
+def test_a_temporary_folder_with_too_long_a_name_is_named(tmp_path: Path) -> None:
+    (place := tmp_path / ("a" * 100)).mkdir()
+    unset = ("RAY_TMPDIR", "RAY_ADDRESS")
+    environment = {name: value for name, value in os.environ.items() if name not in unset} | {"TMPDIR": str(place)}
+    found = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode and "RecipeError" in found.stderr
+    assert found.stderr.startswith("Starting Ray on this machine ...\n"), "announced, since it takes seconds"
+    assert str(place) in found.stderr and "RAY_TMPDIR=/tmp" in found.stderr
+
+
+LINE = {"step": 3, "steps": 3, "train/text": 0.5, "time/samples_per_second": 10.0, "left": 0.0}
+POLICY = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_board_carries_lines_and_stop_requests() -> None:
+    import ray
+
+    board = Board()
+
+    @ray.remote(num_cpus=0)
+    def work() -> None:
+        board.put(LINE)
+        while not board.stopping():
+            time.sleep(0.1)
+
+    worker = work.remote()
+    while (line := board.get()) is None:
+        time.sleep(0.1)
+    assert line == LINE and not board.stopping()
+    board.stop()
+    ray.get(worker, timeout=30)
+    board.clear()
+    assert board.get() is None and not board.stopping()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="SCHED_BATCH exists on Linux only")
+def test_child_processes_inherit_the_background_policy() -> None:
+    before = os.sched_getscheduler(0)
+    with in_background():
+        child = int(subprocess.run(POLICY, capture_output=True, check=True).stdout)
+        to_foreground()
+        training = os.sched_getscheduler(0)
+    assert (child, training, os.sched_getscheduler(0)) == (os.SCHED_BATCH, os.SCHED_OTHER, before)

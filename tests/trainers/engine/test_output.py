@@ -19,7 +19,7 @@ from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
 from multicse.trainers.method import Method
-from multicse.trainers.recipe import FORMER, Recipe, RecipeError
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import history
 
 
@@ -118,21 +118,6 @@ def test_the_same_command_resumes_a_run(
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
 
 
-def test_a_run_that_started_under_former_names_of_settings_resumes(
-    recipe: Recipe, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies(monkeypatch, recipe, 4)
-    file = Path(recipe.run.output_dir) / "recipe.json"
-    content = json.loads(file.read_text())
-    for section, names in FORMER.items():
-        for part in content["optim"].values() if section == "optim" else [content[section]]:
-            for name, former in names.items():
-                part[former] = part.pop(name)
-    file.write_text(json.dumps(content))
-    fit(recipe)
-    assert resumed_at == [3]
-
-
 def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match=r"run\.resume='must'"):
         fit(recipe.replace("run.resume", "must"))
@@ -151,14 +136,7 @@ def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mon
     file.write_text(content)
     summary = fit(recipe.replace("run.resume", "never"))
     assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
-    assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
+    assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [*range(1, 7)]
 
 
 def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:

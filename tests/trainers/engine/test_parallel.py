@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multicse.trainers.engine import step
-from multicse.trainers.engine.hosts import LocalHost, StopQuestion
+from multicse.trainers.engine.hosts import Host, StopQuestion
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
@@ -96,7 +96,7 @@ def _stop(rank: int) -> None:
 
 
 def _worker(rank: int, folder: str) -> None:
-    LocalHost.rank, LocalHost.world_size = rank, 2
+    Host.rank, Host.world_size = rank, 2
     recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
     _updates(recipe, f"{folder}/{rank}")
     _changing(recipe, f"{folder}/{rank}")

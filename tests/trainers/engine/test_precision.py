@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer, schedule_factor
 from multicse.trainers.engine.output import store_of
@@ -35,7 +35,7 @@ def precision() -> Iterator[None]:
 @pytest.mark.usefixtures("precision")
 def test_tf32_reaches_torch(recipe: Recipe, changes: dict[str, Any], matrices: str) -> None:
     """For fp32 runs on other devices than CPUs; the device in this test computes nothing."""
-    host = LocalHost(store_of(recipe))
+    host = Host(store_of(recipe))
     host.device = torch.device("meta")
     Engine(recipe.changed(changes), host, None)
     assert torch.get_float32_matmul_precision() == matrices

@@ -5,38 +5,30 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from multicse.trainers.engine import hosts
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, Store
-from multicse.trainers.engine.hosts import LocalHost, RayHost
+from multicse.trainers.engine.hosts import Host, RayHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.recipe import Recipe
-from tests.small import text_only, write_tar
+from tests.small import in_processes, text_only, write_tar
+from tests.trainers.engine.test_engine import Memory
 
 
-def _rank(rank: int, recipe: str, folder: str) -> None:
+def _rank(rank: int, folder: str, recipe: str) -> None:
     """Run one of two processes twice; the second run resumes after the last step."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    logged: dict[str, float] = {}
-    log: Any = SimpleNamespace(log=lambda _, values: logged.update(values))
-    log.resume = log.store = log.progress = lambda _: None
+    log: Any = Memory()
     found = []
     for _ in range(2):
-        host = LocalHost(Store(f"{folder}/checkpoint"))
+        host = Host(Store(f"{folder}/checkpoint"))
         host.rank, host.world_size = rank, 2
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
         result = engine.run()
         found.append({"own": engine.skips["text"], "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
-    Path(folder, f"{rank}.json").write_text(json.dumps([*found, logged]))
-    dist.destroy_process_group()
+    Path(folder, f"{rank}.json").write_text(json.dumps([*found, log.values.get(3)]))
 
 
 def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Recipe, tmp_path: Path) -> None:
@@ -46,7 +38,7 @@ def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Rec
     changes |= {
         f"streams.text.{k}": v for k, v in {"shards": shards, "on_bad_sample": "skip", "max_skipped_share": 0.9}.items()
     }
-    mp.spawn(_rank, args=(text_only(recipe).changed(changes).to_json(), str(tmp_path)), nprocs=2)
+    in_processes(_rank, tmp_path, text_only(recipe).changed(changes).to_json())
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     total = first[0]["own"] + second[0]["own"]
     assert min(first[0]["own"], second[0]["own"]) > 0

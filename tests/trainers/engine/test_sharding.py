@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from multicse.trainers.engine.checkpoint import METHOD
 from multicse.trainers.engine.checks import check_settings
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import sharded_layers
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -29,17 +29,6 @@ CASES: dict[str, dict[str, Any]] = {
     "chunks": {"run.mini_batch_size": 3, "run.gradient_accumulation_steps": 2},
     "layer by layer": {"optim.text.layer_decay": 0.5, "run.gradient_accumulation_steps": 2},
 }
-
-
-def _recipes(recipe: Recipe) -> dict[str, Recipe]:
-    made = {}
-    for update in recipe.optim:  # If a gradient is 0 except for rounding errors, Adam makes full steps of them
-        recipe = recipe.replace(f"optim.{update}.eps", 0.01)
-    for name, changes in CASES.items():
-        made[name] = recipe
-        for path, value in changes.items():
-            made[name] = made[name].replace(path, value)
-    return made
 
 
 def _weights(recipe: Recipe) -> dict[str, torch.Tensor]:
@@ -57,19 +46,20 @@ def _gathered(made: Engine) -> set[torch.dtype]:
 
 
 def _worker(rank: int, folder: str) -> None:
-    LocalHost.rank, LocalHost.world_size = rank, 2
+    Host.rank, Host.world_size = rank, 2
     reductions: dict[str, int] = {}
-    for name, recipe in _recipes(Recipe.from_json(Path(folder, "recipe.json").read_text())).items():
-        whole = recipe.replace("run.output_dir", f"{folder}/{name}/whole-{rank}")
-        shared = recipe.replace("run.sharded", True).replace("run.output_dir", f"{folder}/{name}/shared-{rank}")
+    recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
+    # If a gradient is 0 except for rounding errors, Adam makes full steps of them.
+    recipe = recipe.changed({f"optim.{update}.eps": 0.01 for update in recipe.optim})
+    for name, changes in CASES.items():
+        whole = recipe.changed({**changes, "run.output_dir": f"{folder}/{name}/whole-{rank}"})
+        shared = whole.changed({"run.sharded": True, "run.output_dir": f"{folder}/{name}/shared-{rank}"})
         expected, _, _ = run(whole)
         reduce = Mock(wraps=_fsdp_param_group.foreach_reduce)
         with patch.object(_fsdp_param_group, "foreach_reduce", reduce):
             found, again, made = run(shared)
         reductions[name] = reduce.call_count
-        rounded = (
-            name == "bf16"
-        )  # it also rounds the inputs of a layer; without sharding only the factors of products are rounded
+        rounded = name == "bf16"  # also the inputs of a layer; without sharding only the factors of products
         for step, values in expected.values.items():  # ranks of near ties can change with the last digit
             numbers = {key: value for key, value in values.items() if key.startswith("train/") or key.endswith("/pearson")}
             if rounded:
@@ -84,9 +74,7 @@ def _worker(rank: int, folder: str) -> None:
         if rank == 0:
             torch.testing.assert_close(_weights(shared), _weights(whole), atol=2e-3 if rounded else 1e-5, rtol=0)
         assert _gathered(made) == {torch.bfloat16 if rounded else torch.float32}, name
-    assert len({count for name, count in reductions.items() if name != "adapters"}) == 1, (
-        reductions
-    )  # both made the same number of steps
+    assert len({count for name, count in reductions.items() if name != "adapters"}) == 1, reductions
     half = shared.replace("run.output_dir", f"{folder}/half")
     interrupted(half)
     dist.barrier()

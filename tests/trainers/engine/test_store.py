@@ -49,9 +49,8 @@ def test_the_last_checkpoints_and_users_files_are_kept(tmp_path: Path) -> None:
     store.settle()
     assert KEPT == 2 and sorted(file.name for file in tmp_path.rglob("*.txt")) == ["notes.txt", "thesis.txt"]
     assert [file.read_text() for file in sorted(tmp_path.rglob("weights"))] == ["step 9", "step 12"]
-    assert (
-        store.newest() == latest_checkpoint(tmp_path) == latest_checkpoint(tmp_path / name_of(12)) == tmp_path / name_of(12)
-    )
+    newest = tmp_path / name_of(12)
+    assert store.newest() == latest_checkpoint(tmp_path) == latest_checkpoint(newest) == newest
     store.clear()
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
 

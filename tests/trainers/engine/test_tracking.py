@@ -110,7 +110,8 @@ def test_an_unreachable_server_is_an_error_before_training() -> None:
 
 
 def _open(uri: str) -> str:
-    return open_run(uri, "race", "run", {"a": 1}).experiment_id
+    experiment_id: str = content(open_run(uri, "race", "run", {"a": 1})).info.experiment_id
+    return experiment_id
 
 
 @pytest.mark.cluster
@@ -128,11 +129,11 @@ def test_a_run_is_continued_by_its_id(uri: str) -> None:
     run.finish("FAILED")
     assert content(run).info.status == "FAILED"
     again = open_run(uri, "gone", "ignored", {"lr": 5, "a driver died before": 1}, run_id=run.run_id)
-    assert (again.run_id, again.artifact_uri) == (run.run_id, run.artifact_uri)
+    assert again.run_id == run.run_id
     assert content(run).info.status == "RUNNING" and content(run).data.params == {"lr": "0.001", "a driver died before": "1"}
     with pytest.raises(TrackingError, match="nothere"):
         open_run(uri, "gone", "x", {}, run_id="nothere")
-    MlflowClient(uri).delete_experiment(run.experiment_id)
+    MlflowClient(uri).delete_experiment(content(run).info.experiment_id)
     with pytest.raises(TrackingError, match=r"run.experiment='gone'"):
         open_run(uri, "gone", "run", {})
 
@@ -229,25 +230,22 @@ def test_a_restart_on_another_machine_queries_the_server(run: RunHandle, tmp_pat
 
 def artifacts_of(run: RunHandle) -> Path:
     """Return the folder of a run's artifacts."""
-    return Path(run.artifact_uri.removeprefix("file://"))
-
-
-def test_artifacts_are_stored_next_to_the_database(run: RunHandle, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("content")
-    run.log_artifact(tmp_path / "a.txt", "folder")
-    with pytest.raises(FileNotFoundError, match="absent"):
-        run.log_artifact(tmp_path / "absent")
-    assert (artifacts_of(run) / "folder" / "a.txt").read_text() == "content"
-    assert Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" in artifacts_of(run).parents
+    return Path(content(run).info.artifact_uri.removeprefix("file://"))
 
 
 CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
 
 
 def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path: Path) -> None:
-    """Files, figures, scores of the card and the registered version, which is new only if the export has changed."""
+    """Files, figures, scores of the card and the registered version, which is new only if the export has changed.
+
+    The registered model gives the embeddings of the export.
+    """
     import mlflow
+    import torch
     from matplotlib.figure import Figure
+    from mlflow import sentence_transformers as flavor
+    from sentence_transformers import SentenceTransformer
 
     from tests.models.tiny_encoder import encoder
 
@@ -259,10 +257,12 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     assert (tmp_path / "figures" / "alignment_uniformity.png").stat().st_size > 1000
     run.finish("KILLED")
     assert content(run).info.status == "KILLED" and not artifacts_of(run).exists()
+    run.log_artifact(tmp_path / "export" / "README.md")
     run.finish()
     (tmp_path / "summary.json").write_text("{}")
     assert sync(tmp_path / "journal.jsonl")
-    files = {"recipe.json", "summary.json", "export/README.md"}
+    assert Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "finished" in artifacts_of(run).parents
+    files = {"recipe.json", "summary.json", "export/README.md", "README.md"}
     figures = {f"figures/alignment_uniformity.{kind}" for kind in ("png", "svg")}
     assert files | figures <= {str(file.relative_to(artifacts_of(run))) for file in artifacts_of(run).rglob("*")}
     assert content(run).data.tags["mlflow.note.content"] == "| task | before | after |"
@@ -275,32 +275,19 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
         (1, 2), "| task | before | after |"
     )
 
-
-def test_a_registered_model_gives_the_embeddings_of_the_export(run: RunHandle, tmp_path: Path) -> None:
-    import mlflow
-    import torch
-    from mlflow import sentence_transformers as flavor
-    from sentence_transformers import SentenceTransformer
-
-    from tests.models.tiny_encoder import encoder
-
-    encoder("mean").save(str(tmp_path / "export"))
-    (tmp_path / "export" / "README.md").write_text("---\nlicense: other\n---\n\n# our card\n")
-    register(run.uri, run.run_id, tmp_path / "export", "tiny", "best", "Before and after.")
-    version = mlflow.MlflowClient(run.uri).get_model_version_by_alias("tiny", "best")
-    assert (version.run_id, version.description) == (run.run_id, "Before and after.")
+    register(uri, run.run_id, tmp_path / "export", "whole", "best", "another description")
+    found = client.get_model_version_by_alias("whole", "best")
+    assert (found.version, found.run_id, found.description) == (2, run.run_id, "another description")
     before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(run.uri)
+    mlflow.set_tracking_uri(uri)
     try:
-        loaded = flavor.load_model("models:/tiny/1")
+        loaded = flavor.load_model("models:/whole@best")
     finally:
         mlflow.set_tracking_uri(before)
     sentences = ["the dog sleeps on a street", "a woman plays"]
     want = SentenceTransformer(str(tmp_path / "export"), device="cpu").encode(sentences)
     np.testing.assert_allclose(torch.as_tensor(loaded.cpu().encode(sentences)).numpy(), want, atol=1e-5)
-    place = Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper"
-    (card,) = (card for card in place.rglob("README.md") if "models" in card.parts)
-    assert "# our card" in card.read_text()
+    assert any("# our card" in card.read_text() for card in artifacts_of(run).parents[1].rglob("models/**/README.md"))
 
 
 def events(folder: Path) -> dict[str, Points]:

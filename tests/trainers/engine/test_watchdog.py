@@ -10,58 +10,50 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
+from tests.small import in_processes
 
 
 def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    readers: Any = {
-        "text": SimpleNamespace(waiting_since=None, position=0),
-        "image": SimpleNamespace(waiting_since=0.0, position=0),
-    }
+    since = {"text": None, "image": 0.0}
+    readers: Any = {name: SimpleNamespace(waiting_since=seconds, position=0) for name, seconds in since.items()}
     gave_up = threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     *warnings, end = [record.getMessage() for record in caplog.records]
     assert 1 <= len(warnings) <= 2 and "Run the same command again" in end
     for line in warnings:
-        assert (
-            "Rank 3 has been in step 7" in line and "'image'" in line and "'text'" not in line and "run.step_timeout" in line
-        )
+        assert all(part in line for part in ("Rank 3 has been in step 7", "'image'", "run.step_timeout"))
+        assert "'text'" not in line
     assert "test_a_stream_is_named" in capfd.readouterr().err  # the stack of the thread
 
 
 WAITS = "Rank 0 has been in step 1 for"
 
 
-def _rank(rank: int, recipe: str, folder: str) -> None:
+def _rank(rank: int, folder: str, recipe: str) -> None:
     """Run one of two processes; the second sleeps in step 1 until the first logs that it waits."""
     log_file = Path(folder) / "rank-0.log"
     if rank == 0:
         logging.basicConfig(filename=log_file)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
 
     def sleeps(method: Method, done: int) -> None:
         while rank == 1 and done == 2 and WAITS not in log_file.read_text():
             time.sleep(0.05)
 
     pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # only in this process
-    host = LocalHost(Store(f"{folder}/checkpoint-{rank}"))
+    host = Host(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
     assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3
-    dist.destroy_process_group()
 
 
 def test_a_rank_that_waits_for_another_rank_names_its_step(recipe: Recipe, tmp_path: Path) -> None:
     none = recipe.replace("evaluation.select", None).replace("evaluation.final", ()).replace("run.max_steps", 3)
-    mp.spawn(_rank, args=(none.replace("run.step_timeout", 20.0).to_json(), str(tmp_path)), nprocs=2)
+    in_processes(_rank, tmp_path, none.replace("run.step_timeout", 20.0).to_json())
     assert WAITS in (tmp_path / "rank-0.log").read_text()

@@ -184,13 +184,14 @@ class CLIP(Method):
         texts, items = features["pairs"]["texts"], features["pairs"]["items"]
         first, n = texts[:, 0], len(items)
         texts_all, items_all = gather(texts), gather(items)
-        pairs = (items, first, items_all, texts_all[:, 0])
+        first_all = texts_all[:, 0]
         if "contrastive" in weights:
-            out["contrastive"] = losses.contrastive(*pairs, self.sentence_encoder.scale, offset(n))
+            scale = self.sentence_encoder.scale
+            out["contrastive"] = losses.contrastive(items, first, items_all, first_all, scale, offset(n))
         if "i_cyclic" in weights:
-            out["i_cyclic"] = losses.i_cyclic(*pairs)
+            out["i_cyclic"] = losses.consistency(items, first, items_all, first_all)
         if "c_cyclic" in weights:
-            out["c_cyclic"] = losses.c_cyclic(*pairs)
+            out["c_cyclic"] = losses.consistency(items, first, first_all, items_all)
         if "captions" in weights:
             out["captions"] = losses.simcse(first, texts_all[:, 1], None, self.config.temperature, offset=offset(n))
         for name in ("nli", "nli_sentences"):

@@ -192,8 +192,8 @@ class MultiCSE(NonLingCSE):
         everywhere = {name: gather(z) for name, z in units.items()}
         return torch.stack(
             [
-                consistency(*units[one].unbind(1), *everywhere[other].unbind(1))
+                losses.consistency(*units[one].unbind(1), *everywhere[other].unbind(1)[::order])
                 for one, other in combinations(units, 2)
-                for consistency in (losses.i_cyclic, losses.c_cyclic)
+                for order in (1, -1)
             ]
         ).mean()

@@ -130,8 +130,8 @@ def test_each_loss_uses_the_right_views(variant: str) -> None:
     n = {"pairs": 5, "nli": 4, "nli_sentences": 3} if variant == "paper" else dict.fromkeys(views, 1)
     expected = {
         "contrastive": losses.contrastive(items, first, items, first, 1 / 0.07) * n["pairs"] * (2 if n["pairs"] > 1 else 1),
-        "i_cyclic": losses.i_cyclic(items, first, items, first) * n["pairs"],
-        "c_cyclic": losses.c_cyclic(items, first, items, first) * n["pairs"],
+        "i_cyclic": losses.consistency(items, first, items, first) * n["pairs"],
+        "c_cyclic": losses.consistency(items, first, first, items) * n["pairs"],
         "captions": losses.simcse(first, second, temperature=0.05) * n["pairs"],
         "nli": losses.simcse(premise, entailment, contradiction) * n["nli"],
         "nli_sentences": losses.simcse(single, again) * n["nli_sentences"],

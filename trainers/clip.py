@@ -1,7 +1,6 @@
-"""CLIP, CyCLIP and CLAP with sentence losses.
+"""CLIP, CyCLIP and CLAP with sentence losses (Zhao et al. 2023, On the language encoder of contrastive cross-modal models).
 
-Zhao et al. 2023, "On the language encoder of contrastive cross-modal models". Training uses
-pairs of an image or audio clip and a caption, cyclic consistency, and SimCSE on captions or on NLI.
+Training uses pairs of an image or audio clip and a caption, cyclic consistency, and SimCSE on captions or on NLI.
 """
 
 from __future__ import annotations
@@ -106,9 +105,7 @@ class CLIPConfig(MethodConfig):
                 f"method.{sentences} compares two encodings of a text, which are identical without dropout; set "
                 f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
             )
-        from multicse.models.dual_encoder import (
-            check_projection,  # imported here, since sentence-transformers would delay --help by seconds
-        )
+        from multicse.models.dual_encoder import check_projection  # sentence-transformers would delay --help by seconds
 
         own = None if start.scratch else start.path
         check_projection("encoder.path", own, "text", self.projection, self.embed_dim)

@@ -1,8 +1,9 @@
 """Loss functions on tensors, independent of models, streams and processes.
 
-Unless described otherwise, a loss is a scalar, the mean over the N rows of this worker (the anchors), which are compared with
-the M rows of all workers; `offset` is the index of this worker's first row among the M rows. In a single process N = M and
-`offset` = 0. The mean of a loss over the workers is the loss of the global batch if all workers have the same number of rows.
+Unless described otherwise, a loss is a scalar, the mean over the N rows of this worker (the anchors), which are compared
+with the M rows of all workers; `offset` is the index of this worker's first row among the M rows. In a single process N = M
+and `offset` = 0. The mean of a loss over the workers is the loss of the global batch if all workers have the same number of
+rows.
 
 Cosine similarities are divided by `temperature`, the softmax temperature.
 

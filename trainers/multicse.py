@@ -126,10 +126,9 @@ class MultiCSE(NonLingCSE):
         }
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Return ``views`` (B, V, d) for the contrastive loss, and for text two further features.
+        """Return ``views`` (B, V, d) for the contrastive loss; of text also ``pooled`` (B, V, d), the sentence embeddings.
 
-        These are ``pooled`` (B, V, d), the sentence embeddings, and with self-guidance ``guided`` (B, 1 + K, w), the
-        embedding of the first view and its positives.
+        With self-guidance, ``guided`` (B, 1 + K, w) is the embedding of the first view and its positives.
         """
         if stream != "text":
             return super().encode(stream, batch)
@@ -162,9 +161,6 @@ class MultiCSE(NonLingCSE):
         Args:
             features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
-
-        Returns:
-            Scalar loss.
         """
         z = features["views"]
         if self.config.shrinkage is not None:

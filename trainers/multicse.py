@@ -24,7 +24,7 @@ from multicse.trainers.method import RecipeParts, Schedule, StepOutput, decay
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingSettings
 from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcse import SimCSEConfig, judged_by
 
 
 class MultiCSEConfig(NonLingSettings):
@@ -133,7 +133,7 @@ class MultiCSE(NonLingCSE):
         if stream != "text":
             return super().encode(stream, batch)
         pooled = self.pooled(batch)
-        found = {"views": self.projected(pooled), "pooled": pooled, **self.judged(batch)}
+        found = {"views": self.projected(pooled), "pooled": pooled, **judged_by(self.judge, batch)}
         if self.guide is not None:
             own = self.guide.views(pooled[:, 0], *(tensor[:, 0] for tensor in batch.texts()))
             found["guided"] = self.guide.head(own)

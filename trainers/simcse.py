@@ -99,6 +99,37 @@ class NegativesConfig(Settings):
         similarities = losses.cosine_similarity(anchors, candidates)
         return losses.false_negatives(similarities, positives, self.margin, self.margin_strategy)
 
+    def left_out(self, z: Tensor, judged: Tensor | None) -> Tensor | None:
+        """Return the false negatives of `losses.simcse` in the batch of all workers, (B, M) or (B, 2 M), or None.
+
+        Args:
+            z: Views of this worker, (B, 2, d), or (B, 3, d) with hard negatives.
+            judged: Embeddings of the guide, (B, V, d'). If None, the views measure the similarities.
+        """
+        if self.margin is None:
+            return None
+        judged = (z if judged is None else judged).detach()
+        candidates = gather(judged)[:, 1:].transpose(0, 1).flatten(0, 1)  # z2, z3
+        return self.false_negatives(judged[:, 0], candidates, torch.arange(len(z), device=z.device) + offset(len(z)))
+
+
+@torch.no_grad()
+def judged_by(guide: TextEncoder | None, batch: Batch) -> dict[str, Tensor]:
+    """Return ``judged`` (B, V, d'), the embeddings of the guide; V = 2 for a single text. Empty without a guide.
+
+    Args:
+        guide: Result of `NegativesConfig.load_guide`.
+        batch: Tokens (B, V, L).
+    """
+    if guide is None:
+        return {}
+    pooled = guide.pooled(*(tensor.flatten(0, 1) for tensor in batch.texts()))
+    return {"judged": _views(guide.project(pooled).unflatten(0, batch["input_ids"].shape[:2]))}
+
+
+def _views(tokens: Tensor) -> Tensor:
+    return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens
+
 
 def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
     return ValueError(f"{setting}: {str(error).removeprefix('encoder.path: ')}")
@@ -163,23 +194,14 @@ class SimCSE(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``views`` (B, V, d) after the head, and ``judged`` (B, V, d'), the guide's embeddings, if there is one."""
-        return {"views": self.projected(self.pooled(batch)), **self.judged(batch)}
-
-    @torch.no_grad()
-    def judged(self, batch: Batch) -> dict[str, Tensor]:
-        """Return ``judged`` (B, V, d'), the embeddings of the guide; V as for the views. Empty without a guide."""
-        if self.judge is None:
-            return {}
-        pooled = self.judge.pooled(*(tensor.flatten(0, 1) for tensor in batch.texts()))
-        vectors = self.judge.project(pooled).unflatten(0, batch["input_ids"].shape[:2])
-        return {"judged": self._views(vectors)}
+        return {"views": self.projected(self.pooled(batch)), **judged_by(self.judge, batch)}
 
     def pooled(self, batch: Batch) -> Tensor:
         """Return embeddings (B, V, d) before the head; V = 2 for a single text.
 
         All views share one forward pass, with rows interleaved: x1, x1, x2, x2, ...
         """
-        texts = [self._views(tensor) for tensor in batch.texts()]
+        texts = [_views(tensor) for tensor in batch.texts()]
         return self.sentence_encoder.pooled(*(tensor.flatten(0, 1) for tensor in texts)).unflatten(0, texts[0].shape[:2])
 
     def projected(self, pooled: Tensor) -> Tensor:
@@ -197,27 +219,18 @@ class SimCSE(Method):
             features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
         """
-        z, negatives = features["views"], self.text.negatives
-        z_all, first = gather(z), offset(len(z))
-        left_out = None
-        if negatives.margin is not None:
-            judged = features.get("judged", z).detach()
-            candidates = gather(judged)[:, 1:].transpose(0, 1).flatten(0, 1)  # z2, z3
-            own = torch.arange(len(z), device=z.device) + first
-            left_out = negatives.false_negatives(judged[:, 0], candidates, own)
+        z, text = features["views"], self.text
+        z_all = gather(z)
         return losses.simcse(
             z[:, 0],
             z_all[:, 1],
             z_all[:, 2] if z.shape[1] == 3 else None,
-            self.text.temperature,
-            self.text.hard_negative_log_weight,
-            first,
-            negatives.hardness,
-            left_out,
+            text.temperature,
+            text.hard_negative_log_weight,
+            offset(len(z)),
+            text.negatives.hardness,
+            text.negatives.left_out(z, features.get("judged")),
         )
-
-    def _views(self, tokens: Tensor) -> Tensor:
-        return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens
 
 
 class MixedSimCSEConfig(SimCSEConfig):

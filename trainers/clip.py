@@ -1,7 +1,6 @@
-"""CLIP, CyCLIP and CLAP with sentence losses.
+"""CLIP, CyCLIP and CLAP with sentence losses (Zhao et al. 2023, On the language encoder of contrastive cross-modal models).
 
-Zhao et al. 2023, "On the language encoder of contrastive cross-modal models". Training uses
-pairs of an image or audio clip and a caption, cyclic consistency, and SimCSE on captions or on NLI.
+Training uses pairs of an image or audio clip and a caption, cyclic consistency, and SimCSE on captions or on NLI.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates
+from multicse.trainers.simcse import NegativesConfig, judged_by
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
@@ -32,6 +32,7 @@ class CLIPConfig(MethodConfig):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("zhao2024language",)
+    added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     name: Literal["clip"] = "clip"
     tower: AnyTower = ViTTower()
@@ -54,6 +55,8 @@ class CLIPConfig(MethodConfig):
     """Weight of SimCSE on single NLI sentences (the `e` models), from a stream `nli_sentences`."""
     temperature: float = Field(0.05, gt=0)
     """Softmax temperature of the sentence losses. The temperature of the contrastive loss is learned."""
+    negatives: NegativesConfig = NegativesConfig()
+    """Masking of false negatives and weights of hard negatives, in the sentence losses."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -75,7 +78,12 @@ class CLIPConfig(MethodConfig):
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
 
     def check_settings(self) -> None:
-        """Raise ValueError if no loss connects items with captions."""
+        """Raise ValueError if no loss connects items with captions, or no loss uses `negatives`."""
+        if self.negatives != NegativesConfig() and not {"captions", "nli", "nli_sentences"} & set(self.weights):
+            raise ValueError(
+                "method.negatives has no effect: no sentence loss has a weight; set method.captions, method.nli or "
+                "method.nli_sentences"
+            )
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError(
                 "method.contrastive=0: no loss connects items with captions; set a weight above 0, or use SimCSE"
@@ -106,9 +114,8 @@ class CLIPConfig(MethodConfig):
                 f"method.{sentences} compares two encodings of a text, which are identical without dropout; set "
                 f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
             )
-        from multicse.models.dual_encoder import (
-            check_projection,  # imported here, since sentence-transformers would delay --help by seconds
-        )
+        self.negatives.check(recipe, "method.negatives")
+        from multicse.models.dual_encoder import check_projection  # sentence-transformers would delay --help by seconds
 
         own = None if start.scratch else start.path
         check_projection("encoder.path", own, "text", self.projection, self.embed_dim)
@@ -156,6 +163,7 @@ class CLIP(Method):
 
         super().__init__()
         self.config = config
+        self.judge = config.negatives.load_guide(encoder)
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
         # The other losses do not use the scale, and DDP waits for the gradient of every trained parameter.
@@ -167,15 +175,20 @@ class CLIP(Method):
         return self.config.weights
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Return unit vectors: ``texts`` (B, V, d), all views in one forward pass, and for pairs ``items`` (B, d)."""
-        tokens = list(batch.texts())
-        if tokens[0].shape[1] == 1 and (stream == "nli_sentences" or "captions" in self.config.weights):
-            tokens = [tensor.expand(-1, 2, -1) for tensor in tokens]  # two dropout masks
+        """Return unit vectors: ``texts`` (B, V, d), all views in one forward pass, and for pairs ``items`` (B, d).
+
+        Texts of a sentence loss also have ``judged`` (B, V, d'), the guide's embeddings, if there is one.
+        """
+        tokens, found = list(batch.texts()), {}
+        if stream != "pairs" or "captions" in self.config.weights:
+            found = judged_by(self.judge, batch)
+            if tokens[0].shape[1] == 1:
+                tokens = [tensor.expand(-1, 2, -1) for tensor in tokens]  # two dropout masks
         texts = self.sentence_encoder.texts(*(t.flatten(0, 1) for t in tokens)).unflatten(0, tokens[0].shape[:2])
         if stream != "pairs":
-            return {"texts": texts}
+            return {"texts": texts, **found}
         inputs = batch[self.FIELDS[self.config.tower.modality]][:, 0]
-        return {"texts": texts, "items": self.sentence_encoder.items(inputs)}
+        return {"texts": texts, "items": self.sentence_encoder.items(inputs), **found}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Return the losses whose weight is above 0, with the logit scale as metric."""
@@ -184,18 +197,20 @@ class CLIP(Method):
         texts, items = features["pairs"]["texts"], features["pairs"]["items"]
         first, n = texts[:, 0], len(items)
         texts_all, items_all = gather(texts), gather(items)
-        pairs = (items, first, items_all, texts_all[:, 0])
+        first_all = texts_all[:, 0]
         if "contrastive" in weights:
-            out["contrastive"] = losses.contrastive(*pairs, self.sentence_encoder.scale, offset(n))
+            scale = self.sentence_encoder.scale
+            out["contrastive"] = losses.contrastive(items, first, items_all, first_all, scale, offset(n))
         if "i_cyclic" in weights:
-            out["i_cyclic"] = losses.i_cyclic(*pairs)
+            out["i_cyclic"] = losses.consistency(items, first, items_all, first_all)
         if "c_cyclic" in weights:
-            out["c_cyclic"] = losses.c_cyclic(*pairs)
+            out["c_cyclic"] = losses.consistency(items, first, first_all, items_all)
         if "captions" in weights:
-            out["captions"] = losses.simcse(first, texts_all[:, 1], None, self.config.temperature, offset=offset(n))
+            out["captions"] = self._sentences(features["pairs"], first, texts_all)
         for name in ("nli", "nli_sentences"):
             if name in weights:
-                out[name] = self._sentences(features[name]["texts"])
+                z = features[name]["texts"]
+                out[name] = self._sentences(features[name], z[:, 0], gather(z))
         if self.config.variant == "paper":  # [errata 4.1, 4.2] sums over the batch and over the two directions
             out = {name: loss * world_size() * len(features[_stream(name)]["texts"]) for name, loss in out.items()}
             out |= {"contrastive": 2 * out["contrastive"]} if "contrastive" in out else {}
@@ -205,11 +220,12 @@ class CLIP(Method):
         """Clamp the logit scale."""
         self.sentence_encoder.clamp_scale()
 
-    def _sentences(self, z: Tensor) -> Tensor:
-        """Compute SimCSE of z (B, V, d): two views, and for V = 3 a contradiction."""
-        z_all = gather(z)
-        hard = z_all[:, 2] if z.shape[1] == 3 else None
-        return losses.simcse(z[:, 0], z_all[:, 1], hard, self.config.temperature, offset=offset(len(z)))
+    def _sentences(self, features: dict[str, Tensor], anchors: Tensor, z_all: Tensor) -> Tensor:
+        """Compute SimCSE of ``texts``, whose first views are the anchors, and z_all (M, V, d): V = 3 has contradictions."""
+        config, hard = self.config, z_all[:, 2] if z_all.shape[1] == 3 else None
+        left_out = config.negatives.left_out(features["texts"], features.get("judged"))
+        n = offset(len(anchors))
+        return losses.simcse(anchors, z_all[:, 1], hard, config.temperature, 0.0, n, config.negatives.hardness, left_out)
 
 
 def _stream(loss: str) -> str:

@@ -37,25 +37,14 @@ def offset(n: int) -> int:
 
 
 def gather(x: Tensor) -> Tensor:
-    """Gather the rows of all workers in order of rank, with gradients. A collective call.
-
-    Args:
-        x: (N, ...), with the same N on every worker.
-
-    Returns:
-        (world_size N, ...).
-    """
+    """Gather rows (N, ...), with the same N on every worker, to (world_size N, ...) in order of rank, with gradients."""
     if world_size() == 1:
         return x
     return _Gather.apply(x) if x.requires_grad else _all_gather(x)
 
 
 def average(tensors: list[Tensor]) -> None:
-    """Average tensors over all workers in place, as DDP averages gradients. A collective call.
-
-    Args:
-        tensors: Tensors of any shapes (...), the same ones on every worker.
-    """
+    """Average the same tensors over all workers in place, as DDP averages gradients."""
     if world_size() == 1:
         return
     buckets: list[list[Tensor]] = []
@@ -72,11 +61,10 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def synchronised(module: nn.Module) -> nn.Module:
-    """Synchronise the statistics of every BatchNorm of a module over all workers, with torch's SyncBatchNorm (CUDA only).
+    """Return a module whose BatchNorms share statistics over all workers, with torch's SyncBatchNorm (CUDA only).
 
-    Returns:
-        The same module, changed in place, unless it is a BatchNorm itself. Names, parameters, buffers, flags and hooks are
-        kept; `convert_sync_batchnorm` would lose the hooks, for example HTSAT's SpecAugment.
+    It is changed in place, unless it is a BatchNorm itself. Names, parameters, buffers, flags and hooks are kept;
+    `convert_sync_batchnorm` would lose the hooks, for example HTSAT's SpecAugment.
     """
     for name, child in module.named_children():
         setattr(module, name, synchronised(child))

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
 from multicse.models.pwva import pwva
+from multicse.models.sentence_encoder import Settings
 from multicse.trainers import losses
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
     from multicse.models.word_encoder import WordEncoder
 
 
-class GroupsConfig(BaseModel):
+class GroupsConfig(Settings):
     """Settings of the projector, the predictor and the grouped loss, by which two views of a sentence are compared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     place: ClassVar[str] = "method.groups"
 
     width: int = Field(4096, gt=0)
@@ -124,13 +124,9 @@ class Groups(nn.Module):
         self.predictor = nn.Sequential(*_layer(w, h), nn.Linear(h, w))
 
     def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """Project one or two views separately, so that BatchNorm has separate statistics, as in SimSiam.
+        """Return projections z and predictions p, (B, 2, width) each, of one or two views (B, d).
 
-        Args:
-            views: One or two tensors (B, d).
-
-        Returns:
-            Projections z and predictions p, (B, 2, width) each.
+        Each view is projected separately, so that BatchNorm has separate statistics, as in SimSiam.
         """
         found = []
         for y in views:
@@ -140,14 +136,7 @@ class Groups(nn.Module):
         return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
 
     def compare(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the symmetric loss of one or two views, each (B, d).
-
-        Args:
-            views: One or two tensors (B, d).
-
-        Returns:
-            Scalar loss, and the projections (B, 2, width).
-        """
+        """Return the symmetric loss of one or two views (B, d), a scalar, and their projections (B, 2, width)."""
         z, p = self.projections(views)
         target = z.detach() if self.config.stop_gradient else z
         return losses.grouped_cosine(p, target.flip(1), self.config.group_size), z  # D(p1, z2) and D(p2, z1)

@@ -26,24 +26,18 @@ def in_copy(place: Path | None = None) -> bool:
 
 
 def results_folder(storage: str | None = None) -> Path:
-    """Return the folder for the results of jobs.
+    """Return the folder for the results of jobs: ``run.storage`` or ``MULTICSE_STORAGE``, otherwise ``~/multicse``.
 
-    Args:
-        storage: Value of ``run.storage``. Default: ``MULTICSE_STORAGE``. Bucket URLs are ignored, since models and tracking
-            are written to disk. Relative paths start at the home folder.
+    Bucket URLs are ignored, since models and tracking are written to disk. Relative paths start at the home folder.
     """
     place = (storage or os.environ.get(STORAGE) or "").removeprefix("file://")
     return Path.home() / (Path(place).expanduser() if place and "://" not in place else "multicse")
 
 
 def kept(place: Path, storage: str | None = None) -> Path:
-    """Redirect a path inside Ray's copy of a working directory to the results folder.
+    """Redirect a path inside Ray's copy of a working directory to `results_folder`.
 
     In a job ``runs/demo`` becomes ``~/multicse/runs/demo``; other paths are returned unchanged.
-
-    Args:
-        place: Path that the job writes to.
-        storage: As for `results_folder`.
     """
     if not in_copy(place):
         return place
@@ -73,23 +67,12 @@ def left_out(place: str) -> str | None:
 
 @contextlib.contextmanager
 def results_in(folder: Path, first: bool = True) -> Iterator[None]:
-    """Print the results folder before and after the body, in jobs that run in a copy.
-
-    Args:
-        folder: Folder of the results.
-        first: If False, nothing is printed before the body.
-    """
-    if first:
-        announce(folder)
+    """Print the results folder after the body, and before it if `first`, in jobs that run in a copy."""
+    if first and in_copy():
+        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
     yield
     if in_copy():
         print(f"results are in {folder}", flush=True)
-
-
-def announce(folder: Path) -> None:
-    """Print where the results of a job will be stored, if it runs in a copy."""
-    if in_copy():
-        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
 
 
 def without_copies(text: str) -> str:
@@ -101,13 +84,9 @@ def without_copies(text: str) -> str:
 
 
 def refuse_unwritable(setting: str, folder: Path) -> None:
-    """Raise ValueError if a folder, or its nearest existing parent, is a file or is not writable.
+    """Raise ValueError, which names the setting, if a folder, or its nearest existing parent, is a file or not writable.
 
     It tries to write, since permissions are not sufficient: root cannot write to /proc or to a read-only disk either.
-
-    Args:
-        setting: Setting that the error names first.
-        folder: Value of the setting.
     """
     there = next(place for place in (folder, *folder.resolve().parents) if place.exists())
     if not there.is_dir():

@@ -1,8 +1,11 @@
 """Loss functions on tensors, independent of models, streams and processes.
 
-A loss is the mean over the N rows of this worker, which are compared with the M rows of all workers; `offset` is the index
-of this worker's first row among the M rows. In a single process N = M and `offset` = 0. The mean of a loss over the workers
-is the loss of the global batch if all workers have the same number of rows.
+Unless described otherwise, a loss is a scalar, the mean over the N rows of this worker (the anchors), which are compared
+with the M rows of all workers; `offset` is the index of this worker's first row among the M rows. In a single process N = M
+and `offset` = 0. The mean of a loss over the workers is the loss of the global batch if all workers have the same number of
+rows.
+
+Cosine similarities are divided by `temperature`, the softmax temperature.
 
 Half-precision inputs are computed in float32 with autocast disabled; float64 inputs stay float64.
 """
@@ -10,7 +13,7 @@ Half-precision inputs are computed in float32 with autocast disabled; float64 in
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal, ParamSpec
 
 import torch
@@ -92,11 +95,8 @@ def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, o
     Args:
         anchors: Embeddings of this worker, (N, d).
         candidates: Embeddings of all workers, (M, d). Row i + offset is the positive of anchor i, all others are negatives.
-        temperature: Softmax temperature, scalar (); cosine similarities are divided by it.
+        temperature: Softmax temperature, scalar ().
         offset: Row of `candidates` that belongs to the first anchor.
-
-    Returns:
-        Scalar loss, the mean over anchors.
     """
     logits = cosine_similarity(anchors, candidates) / temperature
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device) + offset)
@@ -129,27 +129,6 @@ def false_negatives(similarities: Tensor, positives: Tensor, margin: float, stra
 
 
 @full_precision
-def hardness_weights(similarities: Tensor, positives: Tensor, hardness: float) -> Tensor:
-    """Return the logarithms of the weights exp(hardness * s) of negatives with similarity s, without gradients.
-
-    They are added to the logits; hard negatives then contribute more to the denominator.
-
-    Args:
-        similarities: Cosine similarities s of anchors and candidates, (N, C).
-        positives: Column of the positive of each anchor, (N,), whose weight is 1.
-        hardness: Strength; 0 gives equal weights.
-
-    Returns:
-        (N, C).
-
-    References:
-        Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021, eq. 4, without the normalisation of the
-        weights, as `hardness_strength` of sentence-transformers' `MultipleNegativesRankingLoss`.
-    """
-    return hardness * similarities.detach().scatter(1, positives[:, None], 0.0)
-
-
-@full_precision
 def simcse(
     z1: Tensor,
     z2: Tensor,
@@ -166,15 +145,12 @@ def simcse(
         z1: First views of this worker, (N, d).
         z2: Second views of all workers, (M, d).
         z3: Hard negatives of all workers, (M, d), or None.
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         hard_negative_log_weight: Added to the logit of an anchor's *own* hard negative only, as in the released SimCSE; 0 is
             weight 1.
         offset: Row of `z2` that belongs to the first anchor.
-        hardness: Strength of `hardness_weights`.
+        hardness: Negatives with similarity s have the weight exp(hardness s), which has no gradient; 0: equal weights.
         left_out: Mask of `false_negatives`, (N, M), or (N, 2 M) with hard negatives. If None, all negatives are used.
-
-    Returns:
-        Scalar loss, the mean over anchors.
 
     References:
         Gao et al., SimCSE, EMNLP 2021, eq. 4 and 5; NonLing-CSE, eq. 2 (no hard negatives) and eq. 3.
@@ -191,9 +167,14 @@ def simcse(
 
 
 def _weighted(logits: Tensor, similarities: Tensor, positives: Tensor, hardness: float, left_out: Tensor | None) -> Tensor:
-    """Return logits (N, C) with `hardness_weights`, and minus infinity for negatives that are left out."""
+    """Return logits (N, C) with the weights of negatives, and minus infinity for negatives that are left out.
+
+    References:
+        Robinson et al., Contrastive Learning with Hard Negative Samples, ICLR 2021, eq. 4, without the normalisation of the
+        weights, as `hardness_strength` of sentence-transformers' `MultipleNegativesRankingLoss`.
+    """
     if hardness:
-        logits = logits + hardness_weights(similarities, positives, hardness)
+        logits = logits + hardness * similarities.detach().scatter(1, positives[:, None], 0.0)
     return logits if left_out is None else logits.masked_fill(left_out, -torch.inf)
 
 
@@ -217,12 +198,9 @@ def plain_negatives(
         z2: Their second views, (N, d).
         plain: The same sentences without dropout, (N, d).
         plain_all: The sentences of all workers without dropout, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         positive_scale: Factor of the positives' cosine similarities.
         offset: Row of `plain_all` that belongs to the first anchor.
-
-    Returns:
-        Scalar loss, the mean over anchors.
 
     References:
         Xu et al., SimCSE++, EMNLP 2023, as in the authors' code (`sampling_strategy="off_dropout"`).
@@ -242,10 +220,7 @@ def dimension_contrast(z1: Tensor, z2: Tensor, temperature: float = 5.0) -> Tens
     Args:
         z1: First views of all workers, (N, d). Each dimension is standardised over the batch, as by BatchNorm.
         z2: Second views of all workers, (N, d).
-        temperature: Softmax temperature; correlations are divided by it.
-
-    Returns:
-        Scalar loss, the mean over dimensions.
+        temperature: Softmax temperature.
 
     References:
         Xu et al., SimCSE++, EMNLP 2023, dimension-wise contrastive learning, as in the authors' code (`dcl_loss`).
@@ -256,7 +231,7 @@ def dimension_contrast(z1: Tensor, z2: Tensor, temperature: float = 5.0) -> Tens
 
 @full_precision
 def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """Compute the supervised loss as NonLing-CSE prints it.
+    """Compute the supervised loss as NonLing-CSE prints it, eq. 4 and 6 [errata 2.3].
 
     The loss of anchor i is -log( sum_{j of i's class} e^s_ij / sum_{j of other classes} e^s_ij ). The positives, i itself
     included, are summed inside one log and are missing in the denominator, so the loss can be negative.
@@ -265,18 +240,12 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
         view1: First views of this worker, (N, d).
         view2: Second views of all workers, (M, d).
         labels: Class labels of all workers, (M,).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `view2` that belongs to the first anchor.
-
-    Returns:
-        Scalar loss, the mean over anchors.
 
     Raises:
         ValueError: If all labels are equal, so that the denominator is empty. On a GPU, where the check would synchronise,
             the loss is infinite instead, which stops the run.
-
-    References:
-        NonLing-CSE, eq. 4 and 6 [errata 2.3].
     """
     if labels.device.type == "cpu" and (labels == labels[0]).all():
         raise ValueError(
@@ -291,7 +260,7 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
 
 @full_precision
 def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """Compute the supervised contrastive loss.
+    """Compute the supervised contrastive loss, the mean over anchors of the mean over positives.
 
     Every view of every sample is an anchor. Its positives are the other views of the same sample and all views of samples
     with the same label; the denominator contains every view except the anchor itself.
@@ -300,11 +269,8 @@ def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: flo
         anchors: Embeddings of this worker, (N, V, d), with V views per sample.
         candidates: Embeddings of all workers, (M, V, d).
         labels: Class labels of all workers, (M,).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `candidates` that is the first row of `anchors`.
-
-    Returns:
-        Scalar loss, the mean over anchors of the mean over positives.
 
     References:
         Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2.
@@ -319,30 +285,8 @@ def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: flo
     return -((log_prob * positive).sum(1) / positive.sum(1)).mean()
 
 
-def nt_xent(anchors: Tensor, candidates: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
-    """Compute NT-Xent: `supcon` in which every sample is its own class.
-
-    Args:
-        anchors: Embeddings of this worker, (N, V, d), with V views per sample.
-        candidates: Embeddings of all workers, (M, V, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
-        offset: Row of `candidates` that is the first row of `anchors`.
-
-    Returns:
-        Scalar loss, the mean over anchors and positives.
-
-    References:
-        Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, ICML 2020, eq. 1.
-    """
-    return supcon(anchors, candidates, torch.arange(len(candidates), device=anchors.device), temperature, offset)
-
-
 def released_targets(labels: Tensor) -> Tensor:
-    """Return the rank of each label among the sorted distinct labels: [7, 3, 7, 5] -> [2, 0, 2, 1].
-
-    Args:
-        labels: (M,).
-    """
+    """Return the rank of each label (M,) among the sorted distinct labels: [7, 3, 7, 5] -> [2, 0, 2, 1]."""
     ordered, order = labels.sort()  # `torch.unique` would synchronise with a GPU
     ranks = F.pad((ordered.diff() != 0).cumsum(0), (1, 0))
     return torch.zeros_like(ranks).scatter(0, order, ranks)
@@ -353,20 +297,14 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
     """Compute the loss that the released NonLing-CSE calls SupCon. DEFECTIVE, kept only to reproduce the published numbers.
 
     The rank of an anchor's label (`released_targets`) is used as the *column* of its positive, so the target is almost
-    always an unrelated sample.
+    always an unrelated sample [errata 2.3].
 
     Args:
         view1: First views of this worker, (N, d).
         view2: Second views of all workers, (M, d).
         labels: Class labels of all workers, (M,).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `view2` that belongs to the first anchor.
-
-    Returns:
-        Scalar loss, the mean over anchors.
-
-    References:
-        NonLing-CSE, released code [errata 2.3].
     """
     targets = released_targets(labels)[offset : offset + len(view1)]
     return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
@@ -374,25 +312,20 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
 
 @full_precision
 def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute SG-BERT's L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members.
+    """Compute SG-BERT's L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members [errata 3.3].
 
-    The denominator contains the positive. The released code has b labels for its 2b rows and cannot run.
+    It is `supcon` in which every sample is its own class. The denominator contains the positive.
 
     Args:
         c: Student vectors of this worker, (N, d).
         h: Their positives from the teacher, (N, d).
         c_all: Student vectors of all workers, (M, d).
         h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `c_all` that is the first row of `c`.
-
-    Returns:
-        Scalar loss.
-
-    References:
-        SG-BERT, L_base [errata 3.3].
     """
-    return nt_xent(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), temperature, offset)
+    every = torch.arange(len(c_all), device=c.device)
+    return supcon(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), every, temperature, offset)
 
 
 @full_precision
@@ -406,14 +339,8 @@ def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, 
         c: Student vectors of this worker, (N, d).
         c_all: Student vectors of all workers, (M, d).
         h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `c_all` that is the first row of `c`.
-
-    Returns:
-        Scalar loss, the mean over anchors.
-
-    References:
-        SG-BERT, L_opt1.
     """
     own = torch.arange(len(c), device=c.device) + offset
     logits = cosine_similarity(c, torch.cat([h_all, c_all])) / temperature
@@ -423,21 +350,15 @@ def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, 
 
 @full_precision
 def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute L_opt2 of the released SG-BERT: a defective `info_nce`, kept only to reproduce its results.
+    """Compute L_opt2 of the released SG-BERT [errata 3.4]: a defective `info_nce`, kept only to reproduce its results.
 
     Its list of negatives is cut one element too late, so every anchor lacks its first negative: h_0, and anchor 0 lacks h_1.
 
     Args:
         c: Student vectors of this worker, (N, d).
         h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `h_all` that belongs to the first row of `c`.
-
-    Returns:
-        Scalar loss, the mean over anchors.
-
-    References:
-        SG-BERT, released code [errata 3.4].
     """
     own = torch.arange(len(c), device=c.device) + offset
     logits = cosine_similarity(c, h_all) / temperature
@@ -455,14 +376,8 @@ def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0
     Args:
         c: Student vectors of this worker, (N, d).
         h_all: Positives of all workers, (M, K, d), with K layers per sentence.
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `h_all` that belongs to the first row of `c`.
-
-    Returns:
-        Scalar loss.
-
-    References:
-        SG-BERT, L_opt3.
     """
     row = torch.arange(len(c), device=c.device)
     logits = (cosine_similarity(c, h_all.flatten(0, 1)) / temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
@@ -485,9 +400,6 @@ def contrastive(
         scale: Logit scale (inverse temperature), scalar (); cosine similarities are multiplied by it.
         offset: Row of `items_all` that is the first row of `items`.
 
-    Returns:
-        Scalar loss.
-
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021, fig. 3.
     """
@@ -495,58 +407,22 @@ def contrastive(
 
 
 @full_precision
-def c_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
-    """Compute CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
+def consistency(a: Tensor, b: Tensor, a_all: Tensor, b_all: Tensor) -> Tensor:
+    """Compute CyCLIP's consistency: (1/M) sum_jk ( <a_j, a'_k> - <b_j, b'_k> )^2, without the logit scale.
+
+    It is in-modal if a and a' are items (images or audio clips) and b and b' texts, and cross-modal if a' are the texts and
+    b' the items.
 
     Args:
-        items: Unit vectors of the images or audio clips of this worker, (N, d); row i of items and texts is a pair.
-        texts: Unit vectors of the texts of this worker, (N, d).
-        items_all: Item vectors of all workers, (M, d).
-        texts_all: Text vectors of all workers, (M, d).
-
-    Returns:
-        Scalar loss.
+        a: Unit vectors of the items of this worker, (N, d).
+        b: Unit vectors of their texts, (N, d).
+        a_all: Unit vectors a' of all workers, (M, d).
+        b_all: Unit vectors b' of all workers, (M, d).
 
     References:
         Goel et al., CyCLIP, NeurIPS 2022; Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
     """
-    return (items @ texts_all.T - texts @ items_all.T).square().sum(1).mean()
-
-
-@full_precision
-def i_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
-    """Compute CyCLIP's in-modal consistency: (1/M) sum_jk ( <I_j, I_k> - <T_j, T_k> )^2, without the logit scale.
-
-    Args:
-        items: Unit vectors of the images or audio clips of this worker, (N, d); row i of items and texts is a pair.
-        texts: Unit vectors of the texts of this worker, (N, d).
-        items_all: Item vectors of all workers, (M, d).
-        texts_all: Text vectors of all workers, (M, d).
-
-    Returns:
-        Scalar loss.
-
-    References:
-        Goel et al., CyCLIP, NeurIPS 2022; Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
-    """
-    return (items @ items_all.T - texts @ texts_all.T).square().sum(1).mean()
-
-
-def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
-    """Compute SG-BERT's L_reg = ||theta_F - theta_T||^2; `others` receive no gradient.
-
-    The released code takes the root and squares it again, whose derivative is singular if both are equal. `mse_loss` keeps
-    no copy of the differences for the backward pass.
-
-    Args:
-        weights: Tensors of any shapes (...).
-        others: As many tensors of the same shapes (...).
-
-    Returns:
-        Scalar loss, summed over all elements.
-    """
-    parts = [F.mse_loss(a, b.detach(), reduction="sum") for a, b in zip(weights, others, strict=True)]
-    return torch.stack(parts).sum()
+    return (a @ a_all.T - b @ b_all.T).square().sum(1).mean()
 
 
 @full_precision
@@ -558,9 +434,6 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
         z: Targets, (..., d).
         size: Dimensions per group; it divides d. If None, one group of d dimensions, which is SimSiam's loss.
 
-    Returns:
-        Scalar loss, the mean over rows and groups.
-
     References:
         GCLSR prints neither the minus sign nor the second view [errata 5.4].
     """
@@ -570,44 +443,31 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
 
 @full_precision
 def spread(x: Tensor) -> Tensor:
-    """Compute SimSiam's measure of collapse: 1 for independent directions, 0 if all vectors are equal.
+    """Compute SimSiam's measure of the collapse of vectors (N, d): 1 for independent directions, 0 if all are equal.
 
     It is the standard deviation over the batch of unit vectors, averaged over dimensions, times sqrt(d).
-
-    Args:
-        x: (N, d).
     """
     return F.normalize(x, dim=-1).std(0, correction=0).mean() * x.shape[-1] ** 0.5
 
 
 @full_precision
-def long_span(
-    z: Tensor, positives: Tensor, negatives: Tensor, temperature: float = 0.07, kept: Tensor | None = None
-) -> Tensor:
+def long_span(z: Tensor, positives: Tensor, negatives: Tensor, temperature: float, kept: Tensor) -> Tensor:
     """Compute MoCoUTRL's sentence loss as printed: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature.
 
-    The positive is missing in the denominator, so the loss can be negative. If no negative is kept, only the first term
-    remains.
+    The positive is missing in the denominator of eq. 6, so the loss can be negative [errata 6.2]. If no negative is kept,
+    only the first term remains.
 
     Args:
         z: Sentence vectors of this worker, (N, d).
         positives: Vectors of the synonym sentences, (N, d).
         negatives: Vectors of the antonym sentences of all workers, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
-        kept: Mask (M,), bool, of the negatives that are used. If None, all of them.
-
-    Returns:
-        Scalar loss, the mean over sentences.
-
-    References:
-        MoCoUTRL, eq. 6 [errata 6.2].
+        temperature: Softmax temperature.
+        kept: Mask of the negatives that are used, (M,), bool.
     """
     logits = cosine_similarity(z, negatives) / temperature
-    if kept is None:
-        below = logits.logsumexp(1)
-    else:  # a finite mask: the gradient of `where` would be nan with an infinite one
-        below = logits.masked_fill(~kept, torch.finfo(logits.dtype).min).logsumexp(1)
-        below = torch.where(kept.any(), below, 0)
+    # A finite mask: the gradient of `where` would be nan with an infinite one.
+    below = logits.masked_fill(~kept, torch.finfo(logits.dtype).min).logsumexp(1)
+    below = torch.where(kept.any(), below, 0)
     return (below - F.cosine_similarity(z, positives) / temperature).mean()
 
 
@@ -624,23 +484,17 @@ def nt_xent_with_negatives(
 ) -> Tensor:
     """Compute MoCoUTRL's released sentence loss: NT-Xent over 3B sentences, with the antonym sentences as negatives only.
 
-    Each of the 2N anchors is compared with its other view and 3M - 2 negatives.
+    Each of the 2N anchors is compared with its other view and 3M - 2 negatives [errata 6.2].
 
     Args:
         anchors: x and x+ of this worker, (N, 2, d).
         candidates: x and x+ of all workers, (M, 2, d).
         negatives: x- of all workers, (M, d).
-        temperature: Softmax temperature; cosine similarities are divided by it.
+        temperature: Softmax temperature.
         offset: Row of `candidates` that is the first row of `anchors`.
-        kept: Mask (M,), bool, of the negatives that are used. If None, all of them.
-        hardness: Strength of `hardness_weights`.
+        kept: Mask of the negatives that are used, (M,), bool. If None, all of them.
+        hardness: As for `simcse`.
         left_out: Mask of `false_negatives`, (2 N, 3 M). If None, no candidate is left out.
-
-    Returns:
-        Scalar loss, the mean over anchors.
-
-    References:
-        MoCoUTRL, released code [errata 6.2].
     """
     similarities = cosine_similarity(anchors.flatten(0, 1), torch.cat([candidates.flatten(0, 1), negatives]))
     own = torch.arange(len(similarities), device=similarities.device) + 2 * offset
@@ -652,25 +506,21 @@ def nt_xent_with_negatives(
 
 @full_precision
 def token_eq10(target: Tensor, synonym: Tensor, antonym: Tensor) -> Tensor:
-    """Compute MoCoUTRL's token loss of every row, MSE(e_ori, w_syn) - MSE(e_ori, w_ant), which has no lower bound.
+    """Compute MoCoUTRL's token loss of every row (N,), MSE(e_ori, w_syn) - MSE(e_ori, w_ant), eq. 10 [errata 6.3].
+
+    It has no lower bound.
 
     Args:
         target: Dictionary vectors of the original words, (N, d).
         synonym: States of the synonyms, (N, d).
         antonym: States of the antonyms, (N, d).
-
-    Returns:
-        Losses, (N,).
-
-    References:
-        MoCoUTRL, eq. 10 [errata 6.3].
     """
     return (target - synonym).square().mean(1) - (target - antonym).square().mean(1)
 
 
 @full_precision
 def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: float = 1.0) -> Tensor:
-    """Compute the token loss of every row with a margin: max(0, margin + |e - s|² - |e - a|²), s and a of unit length.
+    """Compute eq. 10 of every row (N,) with a margin: max(0, margin + |e - s|² - |e - a|²), s and a of unit length.
 
     The target e is not normalised: eq. 21 moves it off the unit sphere on purpose (`gaussian_shell`), or leaves it unchanged
     (MoCoUTRL, Table 3).
@@ -680,19 +530,13 @@ def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: floa
         synonym: States s of the synonyms, (N, d).
         antonym: States a of the antonyms, (N, d).
         margin: Margin in squared distances.
-
-    Returns:
-        Losses, (N,).
-
-    References:
-        MoCoUTRL, eq. 10, bounded below.
     """
     s, a = F.normalize(synonym, dim=1), F.normalize(antonym, dim=1)
     return ((target - s).square().sum(1) - (target - a).square().sum(1) + margin).relu()
 
 
 def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor, otherwise: Tensor) -> Tensor:
-    """Compute the token loss of the released MoCoUTRL. DEFECTIVE, kept only to reproduce its results.
+    """Compute the token loss of the released MoCoUTRL. DEFECTIVE, kept only to reproduce its results [errata 6.3].
 
     The positions at which the original and the antonym sentence differ are listed over the batch; there should be one per
     triplet. All of them are read in the *first* triplet: its states at these positions are drawn to the dictionary's rows of
@@ -704,12 +548,6 @@ def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor, otherwise: Tenso
         dictionary: Word embeddings, (V, d).
         otherwise: Scalar (), returned if the list does not have B positions (if a replaced word has several sub-tokens, all
             later ones are shifted). The released code then uses the sentence loss a second time.
-
-    Returns:
-        Scalar loss.
-
-    References:
-        MoCoUTRL, released code [errata 6.3].
     """
     differs = ids[:, 0] != ids[:, 2]
     places = (~differs).flatten().argsort(stable=True)[: len(ids)] % ids.shape[2]  # `nonzero` would synchronise with a GPU
@@ -718,28 +556,18 @@ def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor, otherwise: Tenso
     return torch.where(differs.sum() == len(ids), loss, otherwise)
 
 
-def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005 / 3) -> Tensor:
-    """Perturb targets as in MoCoUTRL eq. 21: e / ||e|| - d with d ~ N(mean, deviation²) in every dimension.
-
-    Args:
-        target: (N, d).
-        mean: Mean of the perturbation.
-        deviation: Standard deviation of the perturbation.
-
-    Returns:
-        Perturbed targets, (N, d).
-    """
-    return F.normalize(target, dim=1) - torch.randn_like(target) * deviation - mean
+def gaussian_shell(target: Tensor) -> Tensor:
+    """Perturb targets (N, d) as in MoCoUTRL eq. 21: e / ||e|| - d with d ~ N(0.005, (0.005 / 3)²) in every dimension."""
+    return F.normalize(target, dim=1) - torch.randn_like(target) * (0.005 / 3) - 0.005
 
 
 @torch.no_grad()
-def move(dictionary: Tensor, table: Tensor, momentum: float, printed: bool = False) -> None:
-    """Update the dictionary in place as in MoCoUTRL eq. 1: xi <- m xi + (1 - m) phi.
+def move(dictionary: Tensor, table: Tensor, momentum: float) -> None:
+    """Update the dictionary in place as in MoCoUTRL eq. 1: xi <- m xi + (1 - m) phi; it prints m - 1 [errata 6.1].
 
     Args:
         dictionary: Moving average xi, (V, d).
         table: Trained word embeddings phi, (V, d).
         momentum: m.
-        printed: Use the paper's sign, m - 1, with which the dictionary converges to minus the table [errata 6.1].
     """
-    dictionary.mul_(momentum).add_(table, alpha=momentum - 1 if printed else 1 - momentum)
+    dictionary.mul_(momentum).add_(table, alpha=1 - momentum)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
 from multicse.data.streams.text import TextStream
-from multicse.models.sentence_encoder import SentenceEncoder
+from multicse.models.sentence_encoder import SentenceEncoder, Settings
 
 if TYPE_CHECKING:
     from multicse.trainers.recipe import Recipe
@@ -24,11 +23,7 @@ PAPERS = Path(__file__).with_name("papers.bib")
 
 
 def bibtex(citations: Sequence[str]) -> list[str]:
-    """Return the BibTeX entries of papers.
-
-    Args:
-        citations: Keys of `papers.bib` (`MethodConfig.citations`). An entry is returned unchanged.
-    """
+    """Return the BibTeX entries of keys in `papers.bib`; entries are returned unchanged."""
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
     by_key = {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
     return [by_key.get(citation, citation) for citation in citations]
@@ -39,24 +34,19 @@ class RecipeParts(Protocol):
 
     @property
     def streams(self) -> Mapping[str, Any]:
-        """Stream of each name."""
-        ...
+        """Settings of each stream, by name."""
 
     @property
     def encoder(self) -> Any:
-        """Settings of the encoder, of any kind."""
-        ...
+        """Settings of the encoder."""
 
     @property
     def run(self) -> Any:
         """Settings of the run."""
-        ...
 
 
-class MethodConfig(BaseModel):
+class MethodConfig(Settings):
     """Settings of a method. A subclass narrows `name` to a literal, which identifies the class in a saved recipe."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder_kind: ClassVar[str] = "transformer"
     """The kind of encoder that the method trains (`multicse.models.sentence_encoder.AnyEncoderConfig`)."""
@@ -74,11 +64,9 @@ class MethodConfig(BaseModel):
     errors corrected. See docs/papers/errata.md."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
-        """Return the updates of a step, name -> streams.
+        """Return the updates of a step, name -> streams, which share one backward pass and one optimizer step.
 
-        The streams of an update share one backward pass and one optimizer step.
-        ``named_updates(("image",), ("text",))`` is one optimizer step on images, followed by one on text. Default: one
-        update of the stream ``text``.
+        ``named_updates(("image",), ("text",))`` is one optimizer step on images, followed by one on text.
         """
         return named_updates(("text",))
 
@@ -88,29 +76,19 @@ class MethodConfig(BaseModel):
         return False
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
-        """Return, for each stream, the features that are exported embeddings, which `run.matryoshka` can truncate.
-
-        Empty if the losses are computed behind a training-only projection head.
-        """
+        """Return, for each stream, the features that `run.matryoshka` can truncate: those without a training-only head."""
         return {}
 
     def check_settings(self) -> None:
-        """Check the settings by themselves.
-
-        Raises:
-            ValueError: If settings contradict each other. The text names the setting.
-        """
+        """Raise ValueError, which names the setting, if the settings contradict each other."""
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
-        """Check that the method can train a recipe.
+        """Raise ValueError, which names the setting, if the method cannot train a recipe.
 
         Args:
             recipe: Recipe that contains these settings.
             encoder: Result of `AnyEncoderConfig.read`, for example the configuration of a transformer. If None, no file is
                 read and rules that need it are skipped.
-
-        Raises:
-            ValueError: If the method cannot train the recipe. The text names the setting.
         """
 
     def make_start(self, recipe: Recipe) -> Recipe:
@@ -123,7 +101,7 @@ class MethodConfig(BaseModel):
 
 
 def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
-    """Check the number of texts per sample of a stream.
+    """Raise ValueError if a stream contains no text, or another number of texts per sample.
 
     Args:
         recipe: Recipe that contains the stream.
@@ -131,9 +109,6 @@ def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], sett
         allowed: Allowed numbers of texts.
         setting: Setting that requires them, as ``name=value``.
         hint: Columns to suggest in the error.
-
-    Raises:
-        ValueError: If the stream contains no text, or another number of texts per sample.
     """
     config = recipe.streams[stream]
     if not isinstance(config, TextStream):
@@ -146,12 +121,7 @@ def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], sett
 
 
 def decay(schedule: Schedule, share: float) -> float:
-    """Return the factor of a schedule after a share of the run.
-
-    Args:
-        schedule: `constant` is always 1; `linear` and `cosine` (half a cosine) fall from 1 to 0.
-        share: Completed share of the run, 0 to 1.
-    """
+    """Return the factor of a schedule, which falls from 1 to 0 unless constant, after a share (0 to 1) of the run."""
     return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[schedule]
 
 
@@ -182,7 +152,7 @@ class Method(nn.Module):
         return {}
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Encode one stream's batch, without communication between workers.
+        """Return the features of one stream's batch by name, (B, ...), without communication between workers.
 
         With `run.mini_batch_size` it is called for parts of the batch, twice with the same random numbers. Layers that mix
         samples, such as BatchNorm, therefore belong in `losses`; if that is not possible, `MethodConfig.check` must refuse
@@ -191,21 +161,15 @@ class Method(nn.Module):
         Args:
             stream: Name of the stream.
             batch: Its batch; tensors are (B, V, ...), with V views per sample.
-
-        Returns:
-            Features by name; axis 0 is the sample.
         """
         raise NotImplementedError
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        """Compute the losses of one update; gathers features across workers if they serve as negatives.
+        """Compute the unweighted losses of one update; gathers features across workers if they serve as negatives.
 
         Args:
             features: Stream -> result of `encode` for the whole batch, each (B, ...).
             batches: Stream -> batch.
-
-        Returns:
-            Unweighted losses by name, and metrics.
         """
         raise NotImplementedError
 
@@ -216,12 +180,11 @@ class Method(nn.Module):
     def nested_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Compute `losses`, plus the losses of truncated embeddings for each size of `matryoshka`, all with weight 1.
 
+        The metrics contain the loss of each size as ``NAME_SIZE``.
+
         Args:
             features: As for `losses`, each (B, ...).
             batches: As for `losses`.
-
-        Returns:
-            Summed losses by name; the metrics contain the loss of each size as ``NAME_SIZE``.
 
         References:
             Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022, eq. 1.

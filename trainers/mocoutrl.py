@@ -149,8 +149,7 @@ class MoCoUTRL(Method):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``z``, embeddings (B, 3, d) of x, x+ and x-, and ``w``, states at the word.
 
-        ``w`` is (B, 3, d), the mean over sub-tokens; or (B, 3, L, d), all token states, for the token loss `rows`, whose
-        positions depend on the whole batch.
+        ``w`` is (B, 3, d), the mean over sub-tokens; or (B, 3, L, d), all token states, for the token loss `rows`.
         """
         (ids, mask, host_mask), marks = batch.texts(), batch["word_mask"]
         if self.choices.mean_with_padding:
@@ -209,11 +208,7 @@ def _padded(tokens: Tensor, value: int = 0) -> Tensor:
 
 
 def word_embeddings(encoder: TextEncoder) -> nn.Embedding:
-    """Return the word embedding table of an encoder.
-
-    Raises:
-        ValueError: If the model has none.
-    """
+    """Return the word embedding table of an encoder; raise ValueError if it has none."""
     try:
         table = encoder.model.get_input_embeddings()
     except NotImplementedError:
@@ -227,14 +222,11 @@ def word_embeddings(encoder: TextEncoder) -> nn.Embedding:
 
 
 def mean_of_marked(states: Tensor, marks: Tensor) -> Tensor:
-    """Average states over marked positions.
+    """Return the mean (..., d) over marked positions, or zero if no position is marked.
 
     Args:
         states: (..., L, d).
         marks: (..., L), 1 at marked positions and 0 elsewhere.
-
-    Returns:
-        Means, (..., d); zero if no position is marked.
     """
     marks = marks.to(states)
     return torch.einsum("...ld,...l->...d", states, marks) / marks.sum(-1, keepdim=True).clamp(min=1)

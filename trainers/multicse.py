@@ -24,7 +24,7 @@ from multicse.trainers.method import RecipeParts, Schedule, StepOutput, decay
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingSettings
 from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
+from multicse.trainers.simcse import SimCSEConfig, judged_by
 
 
 class MultiCSEConfig(NonLingSettings):
@@ -126,15 +126,14 @@ class MultiCSE(NonLingCSE):
         }
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Return ``views`` (B, V, d) for the contrastive loss, and for text two further features.
+        """Return ``views`` (B, V, d) for the contrastive loss; of text also ``pooled`` (B, V, d), the sentence embeddings.
 
-        These are ``pooled`` (B, V, d), the sentence embeddings, and with self-guidance ``guided`` (B, 1 + K, w), the
-        embedding of the first view and its positives.
+        With self-guidance, ``guided`` (B, 1 + K, w) is the embedding of the first view and its positives.
         """
         if stream != "text":
             return super().encode(stream, batch)
         pooled = self.pooled(batch)
-        found = {"views": self.projected(pooled), "pooled": pooled, **self.judged(batch)}
+        found = {"views": self.projected(pooled), "pooled": pooled, **judged_by(self.judge, batch)}
         if self.guide is not None:
             own = self.guide.views(pooled[:, 0], *(tensor[:, 0] for tensor in batch.texts()))
             found["guided"] = self.guide.head(own)
@@ -162,9 +161,6 @@ class MultiCSE(NonLingCSE):
         Args:
             features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
-
-        Returns:
-            Scalar loss.
         """
         z = features["views"]
         if self.config.shrinkage is not None:
@@ -192,8 +188,8 @@ class MultiCSE(NonLingCSE):
         everywhere = {name: gather(z) for name, z in units.items()}
         return torch.stack(
             [
-                consistency(*units[one].unbind(1), *everywhere[other].unbind(1))
+                losses.consistency(*units[one].unbind(1), *everywhere[other].unbind(1)[::order])
                 for one, other in combinations(units, 2)
-                for consistency in (losses.i_cyclic, losses.c_cyclic)
+                for order in (1, -1)
             ]
         ).mean()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from multicse.models.pooling import Head
+from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder, patch_width
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
@@ -20,10 +21,8 @@ from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Vari
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
-class NonLingStreamConfig(BaseModel):
+class NonLingStreamConfig(Settings):
     """Settings of the contrastive loss on one stream of images or audio."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     loss: Literal["supcon", "simclr"] = "supcon"
     """Contrastive loss. `supcon` uses class labels (in the form of the variant), `simclr` does not."""
@@ -38,15 +37,7 @@ class NonLingStreamConfig(BaseModel):
     """Folder or model ID of pretrained patch embeddings (ViT for images, AST for audio). If None, random initialisation."""
 
     def check_stream(self, name: str, recipe: RecipeParts) -> None:
-        """Check that the stream provides the inputs of the update.
-
-        Args:
-            name: Name of the stream.
-            recipe: Recipe that contains it.
-
-        Raises:
-            ValueError: If kind, sizes, views or labels of the stream do not match.
-        """
+        """Raise ValueError if kind, sizes, views or labels of the recipe's stream `name` do not match."""
         stream: Any = recipe.streams[name]
         if stream.kind != name:
             raise ValueError(f"streams.{name}.kind={stream.kind!r}: the method needs {name}; use the kind {name!r}")
@@ -245,8 +236,7 @@ class NonLingCSE(SimCSE):
         return {"views": self.heads[stream](cls).unflatten(0, views.shape[:2])}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        # In the order of the update, which is equal on all workers, since the losses communicate.
-        """Return one loss per stream, named after it."""
+        """Return one loss per stream, named after it, in the order of the update, since workers communicate in it."""
         out: dict[str, Tensor] = {}
         for name, feature in features.items():
             if name == "text":

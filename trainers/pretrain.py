@@ -107,8 +107,7 @@ def word_transform(width: int) -> nn.Sequential:
 def fresh_start(fresh: FreshEncoder, recipe: Recipe) -> Recipe:
     """Create a new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
 
-    The folder name is a hash of everything that determines the encoder, so another text or vocabulary creates another
-    folder.
+    The folder name is a hash of everything that determines the encoder, including the stream ``text``.
 
     Args:
         fresh: Settings of the new encoder.
@@ -146,8 +145,6 @@ def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
 
 def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: Tensor) -> tuple[Tensor, Tensor]:
     """Select tokens for prediction and replace 80 % of them by [MASK] and 10 % by a random token; 10 % stay unchanged.
-
-    The random numbers come from torch's global generator, which the engine seeds at every step.
 
     Args:
         ids: Token ids, (B, L).

@@ -225,20 +225,11 @@ class RunConfig(Settings):
 
 
 _NOT_IDENTITY = (
-    *(
-        "output_dir",
-        "num_workers",
-        "cpus_per_worker",
-        "gpus_per_worker",
-        "threads",
-        "storage",
-        "max_failures",
-        "tracking_uri",
-    ),
+    *("output_dir", "num_workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures"),
     *("experiment", "register_as", "push_to_hub", "report_to", "callbacks", "verbose", "logging_steps", "save_steps"),
-    *("keep_every", "resume", "overwrite", "step_timeout"),
+    *("tracking_uri", "keep_every", "resume", "overwrite", "step_timeout"),
 )
-
+"""Settings of a run that do not determine its result."""
 
 FORMER: dict[str, dict[str, str]] = {
     "run": {
@@ -343,22 +334,16 @@ class Recipe(Settings):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Load a recipe from the output of `to_json`.
-
-        Raises:
-            RecipeError: If a field is unknown or a value is not allowed.
-        """
+        """Load a recipe from the output of `to_json`; raise RecipeError if a field is unknown or a value not allowed."""
         try:
             return cls.model_validate_json(without_copies(text))
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
 
     def to_json(self, secrets: bool = False) -> str:
-        """Return the recipe as indented JSON.
+        """Return the recipe as indented JSON, with passwords and signatures of URLs only if `secrets` is True.
 
-        Args:
-            secrets: Include passwords and signatures of URLs, for the workers of a run. They are omitted by default, since
-                the JSON is stored with the run and in the model card. The identity does not depend on them.
+        The workers of a run need these; other JSON is stored with the run and in the model card.
         """
 
         def clean(value: Any) -> Any:
@@ -393,7 +378,7 @@ class Recipe(Settings):
             value: New value.
 
         Raises:
-            RecipeError: If the path does not exist (the text suggests the nearest one) or the value is not allowed.
+            RecipeError: If the path does not exist or the value is not allowed.
         """
         content = self.model_dump()
         *parents, last = path.split(".")
@@ -470,11 +455,7 @@ class Recipe(Settings):
         return {}
 
     def shards(self, stream: str) -> ShardSet:
-        """Open the shards of a stream once; `replace` keeps them if the stream does not change.
-
-        Raises:
-            DataError: As `StreamConfig.open`.
-        """
+        """Open the shards of a stream once; `replace` keeps them if the stream does not change."""
         if stream not in self.opened:
             self.opened[stream] = self.streams[stream].open()
         return self.opened[stream]

@@ -36,11 +36,7 @@ _files: dict[str, str] = {}
 
 
 def method_config(name: str) -> type[MethodConfig]:
-    """Return the settings class of a method.
-
-    Raises:
-        ValueError: If no method has this name; the text lists all methods.
-    """
+    """Return the settings class of a method; raise ValueError, which lists all methods, if none has this name."""
     if name in _own:
         return _own[name]
     place = METHODS.get(name)
@@ -74,21 +70,12 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
         name: Module name (`module_of`).
         source: Text of the file.
         path: Path of the file, if it exists on this machine.
-
-    Returns:
-        The module.
-
-    Raises:
-        ValueError: A method defines `turns`, the former name of `updates`.
     """
     module = ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module
     exec(compile(source, path or f"<{name}>", "exec"), module.__dict__)
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, MethodConfig) and v.__module__ == name]
-    for value in own:
-        if hasattr(value, "turns"):
-            raise ValueError(f"{path or name}: {value.__name__}.turns is named updates now; rename it")
     _files[name] = source
     _own.update({value.model_fields["name"].default: value for value in own})
     return module

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -113,10 +114,7 @@ class SelfGuidance(nn.Module):
         self.teacher = frozen_copy(encoder.model)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the training mode; the teacher stays in evaluation mode.
-
-        In the released code ``train()`` also enables dropout of BERT_F [errata 3.2].
-        """
+        """Set the training mode; the teacher stays in evaluation mode, except in the released code [errata 3.2]."""
         super().train(mode)
         wakes = self.config.variant == "released" if self.config.teacher_dropout is None else self.config.teacher_dropout
         for part in self.teacher.children() if wakes else ():
@@ -124,16 +122,13 @@ class SelfGuidance(nn.Module):
         return self
 
     def views(self, c: Tensor, ids: Tensor, mask: Tensor, host_mask: Tensor) -> Tensor:
-        """Return embeddings and their positives, the layers of BERT_F, before the head f.
+        """Return embeddings and their positives before the head f, (B, 1 + K, d), with K layers for SG-OPT, otherwise K = 1.
 
         Args:
             c: Sentence embeddings of BERT_T, (B, d).
             ids: Token ids for BERT_F, (B, L).
             mask: Attention mask, (B, L).
             host_mask: Copy of the mask on the CPU, (B, L).
-
-        Returns:
-            (B, 1 + K, d), with K layers for SG-OPT, otherwise K = 1.
         """
         layers = pooled_layers(self.teacher, ids, mask, self.pooling, self.prompt_tokens, host_mask)
         h = layers[:, self.config.first_layer :]  # h_ik
@@ -143,14 +138,11 @@ class SelfGuidance(nn.Module):
         return torch.cat([c[:, None], h], dim=1)
 
     def loss(self, c: Tensor, h: Tensor) -> Tensor:
-        """Compute the loss `config.loss` over the sentences of all workers.
+        """Compute the loss `config.loss` over the sentences of all workers, a scalar.
 
         Args:
             c: Embeddings after the head f, (B, w).
             h: Positives after the head f, (B, K, w).
-
-        Returns:
-            Scalar loss.
         """
         h_all, t, first = gather(h), self.config.temperature, offset(len(c))
         match self.config.loss:
@@ -169,8 +161,9 @@ class SelfGuidance(nn.Module):
         if self.config.regularisation == 0:
             return {}
         pairs = zip(model.parameters(), self.teacher.parameters(), strict=True)
-        trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # the others are equal
-        return {"regularisation": losses.squared_distance(trained, fixed)}
+        # `mse_loss` keeps no copy of the differences for the backward pass. Weights that are not trained are equal.
+        parts = [F.mse_loss(a, b, reduction="sum") for a, b in pairs if a.requires_grad]
+        return {"regularisation": torch.stack(parts).sum()}
 
 
 class SGBERT(Method):

@@ -1,7 +1,6 @@
 """SimCSE (Gao et al., EMNLP 2021): the positive of a sentence is the sentence itself under another dropout mask.
 
-It is the baseline in the tables of all papers. The optional masked-language-model term of the released code, off by default,
-is not implemented.
+The optional masked-language-model term of the released code, off by default, is not implemented.
 """
 
 from __future__ import annotations
@@ -21,6 +20,11 @@ from multicse.models.text_folders import has_dropout, open_text_model
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates
+
+FROZEN = "frozen"
+"""Value of `NegativesConfig.guide` for a copy of the initial encoder."""
+
+log = logging.getLogger(__name__)
 
 
 class NegativesConfig(Settings):
@@ -45,14 +49,11 @@ class NegativesConfig(Settings):
         return self
 
     def check(self, recipe: RecipeParts, setting: str) -> None:
-        """Check that the guide understands the encoder's tokens.
+        """Raise ValueError if the guide cannot be loaded, or does not support the encoder's vocabulary or the text length.
 
         Args:
             recipe: Recipe with a transformer as encoder.
             setting: Path of these settings.
-
-        Raises:
-            ValueError: If the guide cannot be loaded, has another vocabulary or fewer positions than a text has tokens.
         """
         if self.guide in (None, FROZEN):
             return
@@ -98,15 +99,40 @@ class NegativesConfig(Settings):
         similarities = losses.cosine_similarity(anchors, candidates)
         return losses.false_negatives(similarities, positives, self.margin, self.margin_strategy)
 
+    def left_out(self, z: Tensor, judged: Tensor | None) -> Tensor | None:
+        """Return the false negatives of `losses.simcse` in the batch of all workers, (B, M) or (B, 2 M), or None.
+
+        Args:
+            z: Views of this worker, (B, 2, d), or (B, 3, d) with hard negatives.
+            judged: Embeddings of the guide, (B, V, d'). If None, the views measure the similarities.
+        """
+        if self.margin is None:
+            return None
+        judged = (z if judged is None else judged).detach()
+        candidates = gather(judged)[:, 1:].transpose(0, 1).flatten(0, 1)  # z2, z3
+        return self.false_negatives(judged[:, 0], candidates, torch.arange(len(z), device=z.device) + offset(len(z)))
+
+
+@torch.no_grad()
+def judged_by(guide: TextEncoder | None, batch: Batch) -> dict[str, Tensor]:
+    """Return ``judged`` (B, V, d'), the embeddings of the guide; V = 2 for a single text. Empty without a guide.
+
+    Args:
+        guide: Result of `NegativesConfig.load_guide`.
+        batch: Tokens (B, V, L).
+    """
+    if guide is None:
+        return {}
+    pooled = guide.pooled(*(tensor.flatten(0, 1) for tensor in batch.texts()))
+    return {"judged": _views(guide.project(pooled).unflatten(0, batch["input_ids"].shape[:2]))}
+
+
+def _views(tokens: Tensor) -> Tensor:
+    return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens
+
 
 def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
     return ValueError(f"{setting}: {str(error).removeprefix('encoder.path: ')}")
-
-
-FROZEN = "frozen"
-"""Value of `NegativesConfig.guide` for a copy of the initial encoder."""
-
-log = logging.getLogger(__name__)
 
 
 class SimCSEConfig(MethodConfig):
@@ -134,15 +160,15 @@ class SimCSEConfig(MethodConfig):
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
     def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
-        """Check the number of texts per sample, which `setting` (the path of `supervised`) determines, and the guide."""
+        """Check the texts per sample, which `setting` (the path of `supervised`) determines, the guide and the dropout."""
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
-        if encoder is not None:
-            self.negatives.check(recipe, setting.replace("supervised", "negatives"))
-        start = recipe.encoder
-        if encoder is None or self.supervised or start.lora.dropout:
+        if encoder is None:
             return
-        if not has_dropout(encoder, start.hidden_dropout, start.attention_dropout):
+        self.negatives.check(recipe, setting.replace("supervised", "negatives"))
+        start = recipe.encoder
+        dropout = start.lora.dropout or has_dropout(encoder, start.hidden_dropout, start.attention_dropout)
+        if not self.supervised and not dropout:
             log.warning(
                 "encoder.path: without dropout both views of a sentence are equal, so the loss only separates sentences; "
                 "set encoder.attention_dropout to 0.1, or encoder.lora.dropout with encoder.lora.rank"
@@ -168,44 +194,18 @@ class SimCSE(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``views`` (B, V, d) after the head, and ``judged`` (B, V, d'), the guide's embeddings, if there is one."""
-        return {"views": self.projected(self.pooled(batch)), **self.judged(batch)}
-
-    @torch.no_grad()
-    def judged(self, batch: Batch) -> dict[str, Tensor]:
-        """Return ``judged`` (B, V, d'), the embeddings of the guide; V as for the views. Empty without a guide.
-
-        Args:
-            batch: Tokens (B, V, L).
-        """
-        if self.judge is None:
-            return {}
-        pooled = self.judge.pooled(*(tensor.flatten(0, 1) for tensor in batch.texts()))
-        vectors = self.judge.project(pooled).unflatten(0, batch["input_ids"].shape[:2])
-        return {"judged": self._views(vectors)}
+        return {"views": self.projected(self.pooled(batch)), **judged_by(self.judge, batch)}
 
     def pooled(self, batch: Batch) -> Tensor:
-        """Encode a batch without the head.
+        """Return embeddings (B, V, d) before the head; V = 2 for a single text.
 
         All views share one forward pass, with rows interleaved: x1, x1, x2, x2, ...
-
-        Args:
-            batch: Tokens (B, V, L).
-
-        Returns:
-            Pooled embeddings, (B, V, d); V = 2 for a single text.
         """
-        texts = [self._views(tensor) for tensor in batch.texts()]
+        texts = [_views(tensor) for tensor in batch.texts()]
         return self.sentence_encoder.pooled(*(tensor.flatten(0, 1) for tensor in texts)).unflatten(0, texts[0].shape[:2])
 
     def projected(self, pooled: Tensor) -> Tensor:
-        """Apply the head.
-
-        Args:
-            pooled: (B, V, d).
-
-        Returns:
-            Views, (B, V, d).
-        """
+        """Return the embeddings (B, V, d) after the head."""
         return self.sentence_encoder.project(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
@@ -213,40 +213,28 @@ class SimCSE(Method):
         return StepOutput({"text": self.text_loss(features["text"], batches["text"])})
 
     def text_loss(self, features: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Compute the contrastive loss of the sentences of all workers.
+        """Compute the contrastive loss of the sentences of all workers, a scalar.
 
         Args:
             features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
             batch: Their batch.
-
-        Returns:
-            Scalar loss.
         """
-        z, negatives = features["views"], self.text.negatives
-        z_all, first = gather(z), offset(len(z))
-        left_out = None
-        if negatives.margin is not None:
-            judged = features.get("judged", z).detach()
-            candidates = gather(judged)[:, 1:].transpose(0, 1).flatten(0, 1)  # z2, z3
-            own = torch.arange(len(z), device=z.device) + first
-            left_out = negatives.false_negatives(judged[:, 0], candidates, own)
+        z, text = features["views"], self.text
+        z_all = gather(z)
         return losses.simcse(
             z[:, 0],
             z_all[:, 1],
             z_all[:, 2] if z.shape[1] == 3 else None,
-            self.text.temperature,
-            self.text.hard_negative_log_weight,
-            first,
-            negatives.hardness,
-            left_out,
+            text.temperature,
+            text.hard_negative_log_weight,
+            offset(len(z)),
+            text.negatives.hardness,
+            text.negatives.left_out(z, features.get("judged")),
         )
-
-    def _views(self, tokens: Tensor) -> Tensor:
-        return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens
 
 
 class MixedSimCSEConfig(SimCSEConfig):
-    """Settings of SimCSE on pairs or triples and on plain sentences, in one update; the head is exported."""
+    """Settings of supervised SimCSE on pairs or triples and SimCSE on plain sentences, in one update."""
 
     name: Literal["simcse-mixed"] = "simcse-mixed"  # type: ignore[assignment]  # another method
     supervised: Literal[True] = True

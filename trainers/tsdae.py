@@ -128,7 +128,7 @@ def continuations(tokenizer: Any) -> Tensor:
 
 
 def delete_words(ids: Tensor, mask: Tensor, continues: Tensor, probability: float, pad: int) -> tuple[Tensor, Tensor]:
-    """Delete random words; torch's global generator, which the engine seeds at every step, selects them.
+    """Delete random words.
 
     Args:
         ids: Token IDs with one special token at each end, (B, L).

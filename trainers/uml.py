@@ -10,22 +10,19 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
 from multicse.models.patches import ImagePatches, check_image_patches
+from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder, patch_width
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, named_updates
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
-CHANNELS = 3
 
-
-class UMLImageConfig(BaseModel):
+class UMLImageConfig(Settings):
     """Settings of the image update; images are (B, V, 3, image_size, image_size)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image_size: int = Field(224, gt=0)
     """Side length of an image in pixels, equal to the stream's size."""
@@ -51,7 +48,7 @@ class UMLImageConfig(BaseModel):
 
 
 class UMLConfig(MethodConfig):
-    """Settings of UML with text as the target and images as the auxiliary modality."""
+    """Settings of UML."""
 
     citations: ClassVar[tuple[str, ...]] = ("gupta2025better", "gao2021simcse")
 
@@ -97,7 +94,7 @@ class UML(SimCSE):
         super().__init__(encoder, config.text)
         self.config, image = config, config.image
         self.patches = ImagePatches(patch_width(encoder.config), image.image_size, image.patch_size, image.path)
-        self.decoder = nn.Linear(encoder.hidden_size, CHANNELS * image.patch_size**2)
+        self.decoder = nn.Linear(encoder.hidden_size, 3 * image.patch_size**2)
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -107,12 +104,8 @@ class UML(SimCSE):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``views`` (B, V, d) of text, and of images ``error`` (B,), the mean squared error of masked pixels.
 
-        The mask comes from torch's global generator, which the engine seeds at every step. A masked patch has the mean
-        colour, 0, so its embedding is a learned vector (the bias of the projection) plus its position.
-
-        References:
-            Gupta et al., Better Together, 2025: modality-specific input and output layers around shared ones, and a squared
-            error on the inputs, as in the authors' code (`UML.forward`), there of the next element of a sequence.
+        A masked patch has the mean colour, 0, so its embedding is a learned vector (the bias of the projection) plus its
+        position. The authors' code (`UML.forward`) has a squared error of the next element of a sequence.
         """
         if stream == "text":
             return super().encode(stream, batch)

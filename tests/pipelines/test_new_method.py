@@ -21,7 +21,7 @@ from multicse.pipelines.registry import load
 from multicse.pipelines.run import main
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.registry import load_source, method_config
+from multicse.trainers.registry import method_config
 from multicse.trainers.tuning.sweep import plan_of
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
@@ -63,14 +63,6 @@ def test_the_loss_against_loops_and_the_queue_of_earlier_sentences(esimcse: Modu
         assert loss.item() == pytest.approx(naive(views, seen, 0.2), rel=1e-10)
         seen = torch.cat([slow, seen])[:10]
         assert torch.equal(method.queue[: method.filled], seen)
-
-
-def test_the_former_name_of_updates_is_refused() -> None:
-    source = FILE.read_text().replace(
-        "    def check(", "    def turns(self) -> dict[str, tuple[str, ...]]: ...\n\n    def check(", 1
-    )
-    with pytest.raises(ValueError, match=r"ESimCSEConfig\.turns is named updates now"):
-        load_source("own_former", source)
 
 
 @pytest.mark.cluster

@@ -109,6 +109,26 @@ def test_captions_are_encoded_twice_and_the_first_encoding_serves_both_losses() 
     assert plain.encode("pairs", tiny_encoder.pair_batch(5))["texts"].shape == (5, 1, 6)  # weight 0: no second encoding
 
 
+def test_a_guide_finds_the_false_negatives_of_captions_only() -> None:
+    """Similarities of the initial text encoder, which does not train; the loss of pairs keeps all negatives."""
+    chosen = {"margin": 0.1, "guide": "frozen", "hardness": 1.5}
+    built = method(CLIPConfig(tower=VIT, embed_dim=6, captions=0.5, negatives=chosen))
+    batch = tiny_encoder.pair_batch(8)
+    initial = tiny_encoder.encoder("mean", tiny_encoder.bert_config(dropout=0.0))
+    judged = initial({name: batch[name][:, 0] for name in ("input_ids", "attention_mask")})
+    features = built.encode("pairs", batch)
+    torch.testing.assert_close(features["judged"][:, 0], judged)
+    left_out = (losses.cosine_similarity(judged, judged) > 0.9) & ~torch.eye(8, dtype=torch.bool)
+    assert 0 < left_out.sum() < 56
+    (texts, again), items = features["texts"].unbind(1), features["items"]
+    found = built.losses({"pairs": features}, {}).losses
+    expected = losses.simcse(texts, again, temperature=0.05, hardness=1.5, left_out=left_out)
+    torch.testing.assert_close(found["captions"], expected)
+    torch.testing.assert_close(found["contrastive"], losses.contrastive(items, texts, items, texts, torch.tensor(1 / 0.07)))
+    with pytest.raises(ValueError, match="negatives has no effect: no sentence loss"):
+        CLIPConfig(tower=VIT, negatives=chosen).check_settings()
+
+
 @pytest.mark.parametrize("variant", ["fixed", "paper"])
 def test_each_loss_uses_the_right_views(variant: str) -> None:
     """With different views, as under dropout, contrastive losses use the first, and captions compare both.
@@ -130,8 +150,8 @@ def test_each_loss_uses_the_right_views(variant: str) -> None:
     n = {"pairs": 5, "nli": 4, "nli_sentences": 3} if variant == "paper" else dict.fromkeys(views, 1)
     expected = {
         "contrastive": losses.contrastive(items, first, items, first, 1 / 0.07) * n["pairs"] * (2 if n["pairs"] > 1 else 1),
-        "i_cyclic": losses.i_cyclic(items, first, items, first) * n["pairs"],
-        "c_cyclic": losses.c_cyclic(items, first, items, first) * n["pairs"],
+        "i_cyclic": losses.consistency(items, first, items, first) * n["pairs"],
+        "c_cyclic": losses.consistency(items, first, first, items) * n["pairs"],
         "captions": losses.simcse(first, second, temperature=0.05) * n["pairs"],
         "nli": losses.simcse(premise, entailment, contradiction) * n["nli"],
         "nli_sentences": losses.simcse(single, again) * n["nli_sentences"],

@@ -57,6 +57,9 @@ METHODS = {
     "visualcse-paper": VisualCSEConfig(image=IMAGE, variant="paper"),
     "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
     "visualcse-simclr": VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"})),
+    "clip-guided": CLIPConfig(
+        tower=TOWER, embed_dim=6, captions=0.1, nli=0.3, negatives=NegativesConfig(margin=0.1, guide="frozen", hardness=2.0)
+    ),
     "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),

@@ -50,7 +50,7 @@ def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
     Golden values of both are in test_losses.py.
     """
     assert (
-        losses.long_span(A, A, -A, 0.07)
+        losses.long_span(A, A, -A, 0.07, torch.ones(4, dtype=torch.bool))
         < 0
         < losses.nt_xent_with_negatives(torch.stack([A, A], 1), torch.stack([A, A], 1), -A)
     )
@@ -65,8 +65,8 @@ def test_sentences_without_a_candidate_are_not_negatives() -> None:
         lambda n, k: losses.nt_xent_with_negatives(z[:, :2], z[:, :2], n, 0.2, 0, k),
         lambda n, k: losses.long_span(z[:, 0], z[:, 1], n, 0.2, k),
     ):
-        assert torch.allclose(formula(z[:, 2], kept), formula(z[kept, 2], None))
-        assert not torch.allclose(formula(z[:, 2], kept), formula(z[:, 2], None))
+        assert torch.allclose(formula(z[:, 2], kept), formula(z[kept, 2], kept[kept]))
+        assert not torch.allclose(formula(z[:, 2], kept), formula(z[:, 2], kept | True))
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -80,66 +80,41 @@ def test_eq_6_without_antonym_sentences(n: int) -> None:
     assert negatives.grad is not None and not negatives.grad.any()
 
 
-def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
-    torch.manual_seed(0)
-    table, start = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
-    right, printed = start.clone(), start.clone()
-    gaps: list[tuple[float, float]] = []
-    for _ in range(100):
-        losses.move(right, table, 0.9)
-        losses.move(printed, table, 0.9, printed=True)
-        gaps.append(((right - table).norm().item(), (printed - table).norm().item()))
-    assert gaps[-1][0] < 1e-3 and gaps[0][0] > gaps[50][0] > gaps[-1][0]
-    assert gaps[-1][1] == pytest.approx(2 * table.norm().item(), rel=1e-3)  # minus the table
-    assert torch.allclose(printed, -table, atol=1e-3)
-
-
-def moved(printed: bool, drawn: float, fixed: float, steps: int = 400) -> tuple[Tensor, Tensor]:
-    """Return table and dictionary (4, 3) after steps of eq. 1, starting at 1 and 2.
+def moved(printed: bool, drawn: float, fixed: float) -> list[float]:
+    """Return table and dictionary after 400 steps of eq. 1, starting at 1 and 2.
 
     At every step the table moves by the share `drawn` towards the dictionary (negative: away from it), and by `fixed`
     towards 1.
     """
-    table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
-    for _ in range(steps):
+    table, dictionary = torch.ones(1, dtype=torch.float64), torch.full((1,), 2.0, dtype=torch.float64)
+    for _ in range(400):
         table = table + drawn * (dictionary - table) + fixed * (1 - table)
-        losses.move(dictionary, table, 0.9, printed)
-    return table, dictionary
+        if printed:
+            dictionary = 0.9 * dictionary + (0.9 - 1) * table
+        else:
+            losses.move(dictionary, table, 0.9)
+    return [table.item(), dictionary.item()]
 
 
-def test_the_printed_sign_collapses_or_diverges_and_the_correct_sign_converges() -> None:
+def test_disagree_6_1_the_printed_sign_collapses_or_diverges_and_the_correct_sign_converges() -> None:
     """Both signs are simulated with the same dynamics.
 
-    If the table is drawn to the dictionary, as by a token loss, it converges with the correct sign and collapses to zero
-    with the printed sign. If it is pushed away, as by eq. 10 with antonyms, and other losses fix it, it converges with the
-    correct sign and diverges with the printed one. If nothing fixes it, it also diverges with the correct sign.
+    With a constant table, the dictionary converges to it, or to minus the table with the printed sign. If the table is
+    drawn to the dictionary, as by a token loss, both converge, or collapse to zero. If it is pushed away, as by eq. 10 with
+    antonyms, and other losses fix it, both converge, or diverge. If nothing fixes it, they diverge with either sign.
     """
+    assert moved(False, drawn=0, fixed=0) == pytest.approx([1, 1]) and moved(True, drawn=0, fixed=0) == pytest.approx(
+        [1, -1]
+    )
     for table, dictionary in (moved(False, drawn=0.5, fixed=0), moved(False, drawn=-0.1, fixed=0.1)):
-        assert torch.allclose(table, dictionary, atol=1e-6) and 0.9 < float(dictionary.mean()) < 2
-    for collapsed in moved(True, drawn=0.5, fixed=0):
-        assert collapsed.abs().max() < 1e-12
-    for diverged in moved(True, drawn=-0.1, fixed=0.1):
-        assert diverged.abs().min() > 1e6
-    assert moved(False, drawn=-0.5, fixed=0)[1].abs().min() > 1e6
-
-
-def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
-    """Gradient descent on a free antonym vector: eq. 10 decreases without limit, and with a margin stops at 0."""
-    torch.manual_seed(0)
-    target, synonym = torch.randn(2, 1, 8)
-    found = {}
-    for name, formula in (("eq10", losses.token_eq10), ("triplet", losses.token_triplet)):
-        antonym = torch.randn(1, 8).requires_grad_()
-        for _ in range(200):
-            loss = formula(target, synonym, antonym).sum()
-            (grad,) = torch.autograd.grad(loss, antonym)
-            antonym = (antonym - 0.5 * grad).detach().requires_grad_()
-        found[name] = (loss.item(), antonym.norm().item())
-    assert found["eq10"][0] < -1e6 and found["eq10"][1] > 1e3
-    assert found["triplet"][0] >= 0 and found["triplet"][1] < 20
+        assert table == pytest.approx(dictionary) and 0.9 < dictionary < 2
+    assert moved(True, drawn=0.5, fixed=0) == pytest.approx([0, 0], abs=1e-12)
+    for diverged in (*moved(True, drawn=-0.1, fixed=0.1), *moved(False, drawn=-0.5, fixed=0)):
+        assert abs(diverged) > 1e6
 
 
 def test_token_losses_by_hand() -> None:
+    """Eq. 10 has no lower bound, the triplet loss stops at 0; the target e is not normalised."""
     e, s, a = torch.randn(3, 4, 6, dtype=torch.float64)
     for row in range(4):
         mse = [sum((x - y) ** 2 for x, y in zip(e[row], other[row], strict=True)) / 6 for other in (s, a)]
@@ -166,13 +141,6 @@ def test_targets_are_perturbed_and_of_unit_length_or_unchanged(variant: str) -> 
             found.append(made({"text": triplets()}).losses["token"])
             made.dictionary.mul_(3)
         assert torch.allclose(found[0], found[1], atol=1e-6) == perturbation
-
-
-def test_the_triplet_loss_leaves_the_perturbed_target_off_the_sphere() -> None:
-    """A perturbation along the target has an effect, since the target is not normalised again."""
-    e, s, a = F.normalize(torch.randn(3, 4, 6, dtype=torch.float64), dim=-1)
-    moved = losses.token_triplet(1.1 * e, s, a, 4.0) - losses.token_triplet(e, s, a, 4.0)
-    assert torch.allclose(moved, 0.2 * ((e * a).sum(1) - (e * s).sum(1)))
 
 
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:

@@ -26,15 +26,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def checkpoints(plan: Plan, trial: Trial) -> dict[int, Path]:
-    """Return the checkpoint folders of a trial by seed; of a stopped trial, only the seeds that were started.
-
-    Args:
-        plan: Plan of the sweep.
-        trial: The trial.
-
-    Raises:
-        ValueError: If the trial has no checkpoint.
-    """
+    """Return the checkpoint folders of a trial by seed; of a stopped trial, only the seeds that were started."""
     recipe = plan.recipe(trial.changes)
     found = {seed: plan.store(recipe, trial.trial_id, seed).newest() for seed in plan.seeds}
     folders = {seed: folder for seed, folder in found.items() if folder is not None}
@@ -74,7 +66,7 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
 def deliver_best(
     plan: Plan, trial: Trial, after: Mapping[str, Any], parent: RunHandle, output: Path, model: str
 ) -> dict[str, Any]:
-    """Write export, card and figures of the best trial, from its first seed.
+    """Write export, card and figures of the best trial, from its first seed, and return the result of `deliver`.
 
     Args:
         plan: Plan of the sweep.
@@ -83,9 +75,6 @@ def deliver_best(
         parent: The sweep's MLflow run.
         output: Folder of the model.
         model: Name under which `RunHandle.finish` registers it.
-
-    Returns:
-        The result of `multicse.trainers.engine.launch.deliver`.
     """
     for name in (METHOD, BEST, AVERAGE):  # from a former best trial; other files of the user are kept
         (output / "checkpoint" / name).unlink(missing_ok=True)

@@ -42,7 +42,7 @@ class Search(SearchAlgorithm):
         sweep: The sweep.
         plan: Settings that all trials share.
         parent: The sweep's MLflow run.
-        records: Records of the trials. Trials that are missing, unfinished or failed are run.
+        records: Records of the trials, of which those that are missing, unfinished or failed are run.
         at_once: Maximum number of concurrent trials.
     """
 
@@ -128,7 +128,7 @@ class Search(SearchAlgorithm):
         Args:
             trial_id: The trial.
             result: Its last report.
-            status: How it ended.
+            status: New status.
             error: Last line of its error.
         """
         self.live -= 1
@@ -195,12 +195,7 @@ def run(search: Search) -> list[Trial]:
 
 
 def make_scheduler(sweep: Sweep, known: Sequence[Trial] = ()) -> TrialScheduler | None:
-    """Return ASHA (Li et al., 2020), initialised with the trials that have ended, or None without a scheduler.
-
-    Args:
-        sweep: The sweep.
-        known: Trials from an earlier driver.
-    """
+    """Return ASHA (Li et al., 2020) with the curves of `known` trials that have ended, or None without a scheduler."""
     if sweep.scheduler == "none":
         return None
     asha = AsyncHyperBandScheduler(
@@ -219,10 +214,6 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
     """Finish the MLflow runs of an ended trial, or of all trials after the last one. Errors are logged.
 
     Runs of interrupted trials get the status KILLED; the same command resumes them.
-
-    Args:
-        search: The search.
-        trial_id: The trial. If None, all trials.
     """
     plan, parent = search.plan, search.parent
     known = {one.trial_id: one for one in search.trials.values()}

@@ -17,16 +17,9 @@ SearchSpace = Mapping[str, Domain | dict[str, list[Any]]]
 
 
 def check(space: SearchSpace, recipe: Recipe) -> None:
-    """Check a space against the recipe that it varies.
+    """Raise RecipeError if the recipe does not contain a path of the space or does not allow a value.
 
     Every choice and grid value, and both ends of every range, is tried as the only change of the recipe.
-
-    Args:
-        space: The space.
-        recipe: The recipe.
-
-    Raises:
-        RecipeError: If the recipe does not contain a path or does not allow a value.
     """
     for path, domain in space.items():
         for value in values_to_try(path, domain):
@@ -37,15 +30,7 @@ def check(space: SearchSpace, recipe: Recipe) -> None:
 
 
 def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[Any]:
-    """Yield the values that represent a domain.
-
-    Args:
-        path: Path of the setting, for errors.
-        domain: Its domain.
-
-    Raises:
-        RecipeError: If the domain is of an unsupported kind.
-    """
+    """Yield the values that represent the domain of a setting; raise RecipeError if its kind is not supported."""
     if isinstance(domain, dict) and set(domain) == {"grid_search"}:
         yield from domain["grid_search"]
     elif isinstance(domain, Categorical):
@@ -61,11 +46,7 @@ def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[
 
 
 def grid(space: SearchSpace) -> list[dict[str, Any]]:
-    """Return all combinations of all choices and grids.
-
-    Raises:
-        RecipeError: If the space contains a continuous range.
-    """
+    """Return all combinations of all choices and grids; raise RecipeError if the space contains a continuous range."""
     for path, domain in space.items():
         if isinstance(domain, (Float, Integer)):
             raise RecipeError(

@@ -28,10 +28,12 @@ FEWEST = 8
 def study(
     trials: Iterable[Trial], space: Mapping[str, Domain], own: Mapping[str, Any], sampler: BaseSampler | None = None
 ) -> optuna.Study:
-    """Convert trials to a study. A trial with values outside the space, as the recipe may have, is added without parameters.
+    """Convert trials, in order of their number, to a study.
+
+    A trial with values outside the space, as the recipe may have, is added without parameters.
 
     Args:
-        trials: Trials in order of their number.
+        trials: The trials.
         space: Search space.
         own: Values of the recipe itself.
         sampler: Sampler for the next trial.
@@ -82,13 +84,7 @@ def _value(domain: Domain, param: Any) -> Any:
 
 
 def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure], None]) -> None:
-    """Draw the figures of a study that contains at least one score.
-
-    Args:
-        found: The study.
-        metric: Label of the scores.
-        keep: Called with the name of each figure and the figure.
-    """
+    """Draw the figures of a study, if it contains a score, and call `keep` with the name of each figure and the figure."""
     drawings: dict[str, Callable[[], Any]] = {
         "parallel_coordinates": lambda: drawn.plot_parallel_coordinate(found, target_name=metric),
         "score_against": lambda: drawn.plot_slice(found, target_name=metric),

@@ -88,16 +88,7 @@ def _described(domain: Any) -> Any:
 
 
 def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
-    """Return the recipe as trials run it: resolved, and with a scheduler evaluated often enough to be stopped early.
-
-    Args:
-        recipe: The recipe to vary.
-        scheduler: Name of the scheduler.
-        seed: First seed.
-
-    Raises:
-        RecipeError: If the recipe has no development task by which trials can be compared.
-    """
+    """Return the recipe as trials run it: resolved, and with a scheduler evaluated often enough to be stopped early."""
     recipe = resolve(recipe).replace("run.seed", seed)
     if recipe.evaluation.select is None:
         raise RecipeError("evaluation.select is None, but a sweep compares trials by a development task; name one")
@@ -159,13 +150,7 @@ def records_of(sweep: Sweep, folder: Path) -> Records:
 
 
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
-    """Return the settings that all trials share.
-
-    Args:
-        sweep: The sweep.
-        folder: Its folder.
-        parent: Its MLflow run.
-    """
+    """Return the settings that all trials of a sweep in a folder share; `parent` is its MLflow run."""
     return Plan(
         sweep=sweep.name,
         as_it_stands=with_uploaded_shards(sweep.recipe).to_json(secrets=True),
@@ -195,16 +180,13 @@ def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
 
 
 def at_once(recipe: Recipe, cpus: float, gpus: float, most: int | None = None) -> int:
-    """Return the number of trials that fit on a cluster.
+    """Return the number of trials that fit on a cluster; raise RecipeError if not even one fits.
 
     Args:
         recipe: The recipe of the trials.
         cpus: CPUs of the cluster.
         gpus: GPUs of the cluster.
         most: Upper limit. If None, no limit.
-
-    Raises:
-        RecipeError: If not even one trial fits.
     """
     need = needs(recipe)
     fits = min(int((have + 1e-9) // want) for have, want in zip((cpus, gpus), need, strict=True) if want)

@@ -34,9 +34,8 @@ from multicse.trainers.recipe import Recipe
 log = logging.getLogger(__name__)
 
 PERCENT = "percent"
-"""Progress that schedulers count: the percentage of a trial that is done, below 100. Methods with more steps have no
-advantage.  It is 0 if a scheduler must not decide: at the end, and throughout trial 0, the unchanged recipe, with
-which all others are compared."""
+"""Progress that schedulers count: the percentage of a trial that is done, below 100. It is 0 if a scheduler must not
+decide: at the end, and throughout trial 0, the unchanged recipe, with which all others are compared."""
 PATIENCE = 900.0
 """Seconds for which a trial waits for a tracking server before it fails."""
 THREAD_ENDS = 600
@@ -80,13 +79,7 @@ class Plan:
         return Path(self.folder) / "trials" / trial_id / f"seed-{seed}"
 
     def store(self, recipe: Recipe, trial_id: str, seed: int) -> Store:
-        """Return the checkpoints of one seed of a trial, in its output folder or in ``run.storage``.
-
-        Args:
-            recipe: Recipe of the trial.
-            trial_id: The trial.
-            seed: The seed.
-        """
+        """Return the checkpoints of one seed of a trial, in its output folder or in ``run.storage`` of its recipe."""
         placed = recipe.replace("run.output_dir", str(self.run_folder(trial_id, seed)))
         return store_of(placed, f"{self.sweep}/{trial_id}-seed-{seed}")
 
@@ -102,17 +95,10 @@ def steps_of(recipe: Recipe) -> int:
 
 
 def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
-    """Run one trial; the function that Tune calls.
+    """Run one trial and return its last report, marked as finished; the function that Tune calls.
 
     It stores nothing in Tune: each seed is a run that resumes from its own last checkpoint, or has ended. The metrics of
     that checkpoint are reported again, since the driver may have died before it recorded them.
-
-    Args:
-        changes: Changes of the trial.
-        plan: Plan of the sweep.
-
-    Returns:
-        The last report, marked as finished.
     """
     to_foreground()
     trial_id = tune.get_context().get_trial_id()
@@ -154,14 +140,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
 
 
 def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
-    """Return the recipe of one seed with the trial's own folder, and without test tasks, which only the best trial runs.
-
-    Args:
-        recipe: Recipe of the trial.
-        plan: Plan of the sweep.
-        trial_id: The trial.
-        seed: The seed.
-    """
+    """Return the recipe of one seed with the trial's own folder, and without test tasks, which only the best trial runs."""
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
     settings: dict[str, Any] = {
@@ -210,13 +189,7 @@ def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHan
 
 
 def percent_of(step: int, steps: int, judged: bool) -> float:
-    """Return `PERCENT` of a report.
-
-    Args:
-        step: Completed steps.
-        steps: Steps of the whole trial.
-        judged: Whether a scheduler may stop the trial.
-    """
+    """Return `PERCENT` after a step of a trial, which a scheduler may stop if it is `judged`."""
     return 100 * step / steps if judged and step < steps else 0.0
 
 

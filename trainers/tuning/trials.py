@@ -66,11 +66,7 @@ class Records:
             self._files, self._root = fs.FileSystem.from_uri(place)
 
     def read(self, identity: str) -> dict[int, Trial]:
-        """Return the trials of a sweep by number.
-
-        Raises:
-            RecipeError: If a record is damaged.
-        """
+        """Return the trials of a sweep by number; raise RecipeError if a record is damaged."""
         listed = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         found = {}
         for info in listed:
@@ -98,8 +94,7 @@ class Records:
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Return the trials with a score, best first; of equal scores the earlier trial.
 
-    Trials with fewer seeds follow trials with more seeds, whatever their score, since a mean of three is not comparable with
-    a single score.
+    Trials with fewer seeds follow trials with more seeds, whatever their score: a mean is not comparable with one score.
     """
     scored = [trial for trial in trials if trial.score is not None]
     return sorted(scored, key=lambda trial: (-trial.seeds, -(trial.score or 0.0), trial.number))

@@ -155,8 +155,7 @@ class NonLingSettings(MethodConfig):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = False
-    """If True, one update and one optimizer for the weighted sum of all losses (eq. 1). If False, one update per stream
-    (Algorithm 1)."""
+    """If True, one update for the weighted sum of all losses (eq. 1). If False, one update per stream (Algorithm 1)."""
 
     @property
     def nonling(self) -> dict[str, ImageConfig | AudioConfig]:

@@ -26,8 +26,7 @@ class UMLImageConfig(ImagePatchesConfig):
     masked: float = Field(0.6, gt=0, lt=1)
     """Share of patches that are masked and predicted."""
     weight: float = Field(1.0, gt=0)
-    """Weight of the loss (alpha in the authors' code). Without `summed` it has almost no effect, since AdamW is
-    scale-invariant."""
+    """Weight of the loss (alpha). Without `summed` it has almost no effect, since AdamW is scale-invariant."""
 
 
 class UMLConfig(MethodConfig):
@@ -41,8 +40,8 @@ class UMLConfig(MethodConfig):
     image: UMLImageConfig = UMLImageConfig()
     """Settings of the image update."""
     summed: bool = False
-    """Sum both losses in one update with one optimizer, as in the authors' code for self-supervised training. If False, the
-    modalities alternate, each with its own optimizer."""
+    """Sum both losses in one update, as in the authors' code for self-supervised training. If False, the modalities
+    alternate, each with its own optimizer."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
         """Return an update of images followed by one of text, or a single one if `summed`."""

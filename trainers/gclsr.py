@@ -30,8 +30,7 @@ class GroupsConfig(Settings):
     bottleneck: int = Field(1024, gt=0)
     """Width of the predictor's hidden layer."""
     group_size: int | None = Field(16, gt=0)
-    """Dimensions per group; each group contributes one cosine to the loss. It must divide width. If None, one cosine over
-    all dimensions."""
+    """Dimensions per group, a divisor of width; each contributes one cosine to the loss. If None, one group."""
     stop_gradient: bool = True
     """Stop the gradient of the targets. Otherwise the embeddings collapse [errata 5.4]."""
 
@@ -57,8 +56,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     partial: float = Field(0.5, ge=0, le=1)
     """Share of words whose vector is augmented; 1 is full augmentation. The paper does not specify it."""
     kinds: tuple[float, float, float, float] = (0.5, 0.2, 0.2, 0.1)
-    """Relative frequencies of Gaussian noise, zeros, background noise and Fourier transform. Default: the released
-    code's."""
+    """Relative frequencies of Gaussian noise, zeros, background noise and Fourier transform, as in the released code."""
     noise: float = Field(0.1, ge=0)
     """Strength of the Gaussian noise (lambda) in the variant `paper`. The paper does not specify it."""
     dropout: float = Field(0.1, ge=0, lt=1)
@@ -107,13 +105,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
 
 
 class Groups(nn.Module):
-    """SimSiam's projector and predictor, and a loss on cosines of groups of dimensions.
-
-    Args:
-        size: Dimensions of the views.
-        config: Widths, group size and stop-gradient.
-        norm_at_end: Whether the projector ends with BatchNorm.
-    """
+    """SimSiam's projector and predictor for views of `size` dimensions, and a loss on cosines of groups of dimensions."""
 
     def __init__(self, size: int, config: GroupsConfig, norm_at_end: bool = True) -> None:
         super().__init__()

@@ -89,31 +89,37 @@ def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
 
 
 @full_precision
-def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, offset: int = 0) -> Tensor:
+def info_nce(
+    anchors: Tensor,
+    candidates: Tensor,
+    temperature: float | Tensor,
+    offset: int = 0,
+    left_out: Tensor | None = None,
+) -> Tensor:
     """Compute InfoNCE: -log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset.
 
     Args:
         anchors: Embeddings of this worker, (N, d).
-        candidates: Embeddings of all workers, (M, d). Row i + offset is the positive of anchor i, all others are negatives.
+        candidates: Embeddings of all workers, (C, d). Row i + offset is the positive of anchor i, all others are negatives.
         temperature: Softmax temperature, scalar ().
         offset: Row of `candidates` that belongs to the first anchor.
+        left_out: Mask of negatives that are left out, (N, C). If None, all are used.
     """
     logits = cosine_similarity(anchors, candidates) / temperature
+    if left_out is not None:
+        logits = logits.masked_fill(left_out, -torch.inf)
     return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device) + offset)
 
 
 @full_precision
 def false_negatives(similarities: Tensor, positives: Tensor, margin: float, strategy: MarginStrategy = "absolute") -> Tensor:
-    """Return the candidates that are too similar to an anchor to be its negatives.
+    """Return a mask (N, C) of the candidates that are too similar to an anchor to be its negatives.
 
     Args:
         similarities: Cosine similarities s of anchors and candidates, (N, C).
         positives: Column p of the positive of each anchor, (N,). It is never a false negative.
         margin: Margin m.
         strategy: Limit that s must exceed. `absolute`: s_p - m. `relative`: s_p (1 - m). `threshold`: m.
-
-    Returns:
-        Mask (N, C), bool.
 
     References:
         Solatorio, GISTEmbed, 2024. `absolute` and `relative` are named as in sentence-transformers' `GISTEmbedLoss`.
@@ -176,57 +182,6 @@ def _weighted(logits: Tensor, similarities: Tensor, positives: Tensor, hardness:
     if hardness:
         logits = logits + hardness * similarities.detach().scatter(1, positives[:, None], 0.0)
     return logits if left_out is None else logits.masked_fill(left_out, -torch.inf)
-
-
-@full_precision
-def plain_negatives(
-    z1: Tensor,
-    z2: Tensor,
-    plain: Tensor,
-    plain_all: Tensor,
-    temperature: float = 0.05,
-    positive_scale: float = 1.0,
-    offset: int = 0,
-) -> Tensor:
-    """Compute the SimCSE loss with positives under dropout and negatives without.
-
-    -log( e^p_i / (e^p_i + sum_{j != i} e^n_ij) ) with p_i = positive_scale cos(z1_i, z2_i) / temperature and
-    n_ij = cos(plain_i, plain_j) / temperature.
-
-    Args:
-        z1: First views of this worker, with dropout, (N, d).
-        z2: Their second views, (N, d).
-        plain: The same sentences without dropout, (N, d).
-        plain_all: The sentences of all workers without dropout, (M, d).
-        temperature: Softmax temperature.
-        positive_scale: Factor of the positives' cosine similarities.
-        offset: Row of `plain_all` that belongs to the first anchor.
-
-    References:
-        Xu et al., SimCSE++, EMNLP 2023, as in the authors' code (`sampling_strategy="off_dropout"`).
-    """
-    positive = positive_scale * F.cosine_similarity(z1, z2) / temperature
-    negatives = cosine_similarity(plain, plain_all) / temperature
-    numbers = torch.arange(len(plain_all), device=plain.device)
-    itself = numbers[: len(plain), None] + offset == numbers
-    logits = torch.cat([positive[:, None], negatives.masked_fill(itself, -torch.inf)], dim=1)
-    return (logits.logsumexp(1) - positive).mean()
-
-
-@full_precision
-def dimension_contrast(z1: Tensor, z2: Tensor, temperature: float = 5.0) -> Tensor:
-    """Compute InfoNCE over dimensions: `z1` has the anchors, `z2` the candidates, compared by correlation.
-
-    Args:
-        z1: First views of all workers, (N, d). Each dimension is standardised over the batch, as by BatchNorm.
-        z2: Second views of all workers, (N, d).
-        temperature: Softmax temperature.
-
-    References:
-        Xu et al., SimCSE++, EMNLP 2023, dimension-wise contrastive learning, as in the authors' code (`dcl_loss`).
-    """
-    first, second = ((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt() for z in (z1, z2))
-    return F.cross_entropy(first.T @ second / (len(z1) * temperature), torch.arange(z1.shape[1], device=z1.device))
 
 
 @full_precision
@@ -308,82 +263,6 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
     """
     targets = released_targets(labels)[offset : offset + len(view1)]
     return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
-
-
-@full_precision
-def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute SG-BERT's L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members [errata 3.3].
-
-    It is `supcon` in which every sample is its own class. The denominator contains the positive.
-
-    Args:
-        c: Student vectors of this worker, (N, d).
-        h: Their positives from the teacher, (N, d).
-        c_all: Student vectors of all workers, (M, d).
-        h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature.
-        offset: Row of `c_all` that is the first row of `c`.
-    """
-    every = torch.arange(len(c_all), device=c.device)
-    return supcon(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), every, temperature, offset)
-
-
-@full_precision
-def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute SG-BERT's L_opt1, in which only c_i are anchors; L_opt2 is `info_nce` of c and h_all.
-
-    The loss of anchor i is -log( phi(c_i, h_i) / Z_i ) with Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and
-    phi(u, v) = exp(cos(u, v) / temperature).
-
-    Args:
-        c: Student vectors of this worker, (N, d).
-        c_all: Student vectors of all workers, (M, d).
-        h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature.
-        offset: Row of `c_all` that is the first row of `c`.
-    """
-    own = torch.arange(len(c), device=c.device) + offset
-    logits = cosine_similarity(c, torch.cat([h_all, c_all])) / temperature
-    itself = torch.arange(logits.shape[1], device=c.device) == own[:, None] + len(h_all)
-    return F.cross_entropy(logits.masked_fill(itself, -torch.inf), own)
-
-
-@full_precision
-def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute L_opt2 of the released SG-BERT [errata 3.4]: a defective `info_nce`, kept only to reproduce its results.
-
-    Its list of negatives is cut one element too late, so every anchor lacks its first negative: h_0, and anchor 0 lacks h_1.
-
-    Args:
-        c: Student vectors of this worker, (N, d).
-        h_all: Positives of all workers, (M, d).
-        temperature: Softmax temperature.
-        offset: Row of `h_all` that belongs to the first row of `c`.
-    """
-    own = torch.arange(len(c), device=c.device) + offset
-    logits = cosine_similarity(c, h_all) / temperature
-    lost = torch.arange(len(h_all), device=c.device) == (own == 0).long()[:, None]
-    return F.cross_entropy(logits.masked_fill(lost, -torch.inf), own)
-
-
-@full_precision
-def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """Compute SG-BERT's L_opt3 (SG-OPT), the mean over anchors i and layers k.
-
-    A term is -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ). The other layers of the
-    anchor's sentence are neither positives nor negatives. One matrix product N x (M K) computes all layers.
-
-    Args:
-        c: Student vectors of this worker, (N, d).
-        h_all: Positives of all workers, (M, K, d), with K layers per sentence.
-        temperature: Softmax temperature.
-        offset: Row of `h_all` that belongs to the first row of `c`.
-    """
-    row = torch.arange(len(c), device=c.device)
-    logits = (cosine_similarity(c, h_all.flatten(0, 1)) / temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
-    itself = torch.arange(len(h_all), device=c.device) == row[:, None] + offset
-    negatives = logits.masked_fill(itself[..., None], -torch.inf).flatten(1).logsumexp(1, keepdim=True)
-    return -F.logsigmoid(logits[row, row + offset] - negatives).mean()
 
 
 @full_precision

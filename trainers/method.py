@@ -182,10 +182,6 @@ class Method(nn.Module):
 
         The metrics contain the loss of each size as ``NAME_SIZE``.
 
-        Args:
-            features: As for `losses`, each (B, ...).
-            batches: As for `losses`.
-
         References:
             Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022, eq. 1.
         """

@@ -60,8 +60,7 @@ class MoCoUTRLConfig(MethodConfig):
     projectors: bool | None = None
     """Use two-layer projectors with GELU for sentence embeddings (SLD) and replaced words (TLD), in training only."""
     sentence_loss: Literal["eq6", "nt_xent"] | None = None
-    """Sentence loss. `eq6`: negatives are the antonym sentences only. `nt_xent`: negatives are all sentences of the
-    batch."""
+    """Sentence loss. `eq6`: negatives are antonym sentences only. `nt_xent`: negatives are all sentences."""
     token_loss: Literal["eq10", "triplet", "rows"] | None = None
     """Token loss. `eq10`: as printed, without lower bound. `triplet`: eq. 10 with a margin. `rows`: as in the released
     code, on the first sentence only."""

@@ -44,16 +44,14 @@ class MultiCSEConfig(NonLingSettings):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = True
-    """If True, one update and one optimizer for the weighted sum of all parts. If False, separate updates for text,
-    images and audio."""
+    """If True, one update and one optimizer for the weighted sum of all parts. If False, one update per stream."""
     schedule: Schedule = "constant"
     """Schedule of the weights of images, audio and cycles: constant, or linear or cosine decay to 0."""
     antonyms: bool = True
     """Use antonym sentences as hard negatives of all sentences. If False, only synonym sentences are used, as positives."""
     shrinkage: float | None = Field(None, ge=0, le=1)
     """Whiten text views with the mean and covariance of the batch before the contrastive loss; this share (0 to 1) of the
-    covariance is replaced by a multiple of the identity. With 1 the views are only centred. If None, they are not
-    changed."""
+    covariance is replaced by a multiple of the identity. With 1 the views are only centred. If None, no whitening."""
     guidance: float = Field(0.0, ge=0)
     """Weight of self-guidance. Its L_reg has this weight times its own."""
     guide: SGBERTConfig = SGBERTConfig(head_width=768, temperature=0.05)
@@ -63,8 +61,7 @@ class MultiCSEConfig(NonLingSettings):
     groups: GroupsConfig = GroupsConfig(width=512, bottleneck=128)
     """Settings of the projector, the predictor and the groups."""
     cyclic: float = Field(0.0, ge=0)
-    """Weight of cyclic consistency: two views of a sentence should be equally similar to two views of an image or audio
-    clip."""
+    """Weight of cyclic consistency: two views of a sentence should be equally similar to two views of another item."""
 
     @property
     def batch_norm(self) -> bool:
@@ -156,12 +153,7 @@ class MultiCSE(NonLingCSE):
         return {} if self.guide is None else self.guide.distance(self.sentence_encoder.model)
 
     def text_loss(self, features: dict[str, Tensor], batch: Batch) -> Tensor:
-        """Compute SimCSE, or for triplets MoCoUTRL's NT-Xent against all antonym sentences; optionally on whitened views.
-
-        Args:
-            features: ``views`` of this worker, (B, V, d), and ``judged`` if there is a guide.
-            batch: Their batch.
-        """
+        """Compute SimCSE, or for triplets MoCoUTRL's NT-Xent against all antonym sentences; optionally on whitened views."""
         z = features["views"]
         if self.config.shrinkage is not None:
             z = losses.whitened(z, gather(z), self.config.shrinkage)

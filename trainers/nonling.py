@@ -21,15 +21,9 @@ from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Vari
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
-class NonLingStreamConfig(Settings):
-    """Settings of the contrastive loss on one stream of images or audio."""
+class PatchesConfig(Settings):
+    """Settings of the patch embeddings of one stream of images or audio."""
 
-    loss: Literal["supcon", "simclr"] = "supcon"
-    """Contrastive loss. `supcon` uses class labels (in the form of the variant), `simclr` does not."""
-    temperature: float = Field(0.07, gt=0)
-    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
-    weight: float = Field(0.05, ge=0)
-    """Weight of the loss. It has almost no effect if the update has its own AdamW, which is scale-invariant [errata 2.5]."""
     SIZES: ClassVar[dict[str, str]]
     """Settings of the stream -> settings of the update that must be equal to them."""
 
@@ -37,7 +31,7 @@ class NonLingStreamConfig(Settings):
     """Folder or model ID of pretrained patch embeddings (ViT for images, AST for audio). If None, random initialisation."""
 
     def check_stream(self, name: str, recipe: RecipeParts) -> None:
-        """Raise ValueError if kind, sizes, views or labels of the recipe's stream `name` do not match."""
+        """Raise ValueError if the recipe's stream `name` does not match."""
         stream: Any = recipe.streams[name]
         if stream.kind != name:
             raise ValueError(f"streams.{name}.kind={stream.kind!r}: the method needs {name}; use the kind {name!r}")
@@ -47,17 +41,10 @@ class NonLingStreamConfig(Settings):
                 raise ValueError(
                     f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; make both equal"
                 )
-        if getattr(stream, "n_views", 1) > 2:
-            raise ValueError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
-        if self.loss == "supcon" and stream.label is None:
-            raise ValueError(
-                f"method.{name}.loss='supcon' requires class labels, but streams.{name}.label is None. Set it to the field "
-                f"of the class (cls), or set method.{name}.loss to 'simclr'."
-            )
 
 
-class ImageConfig(NonLingStreamConfig):
-    """Settings of the image update; images are (B, 1 or 2, 3, image_size, image_size)."""
+class ImagePatchesConfig(PatchesConfig):
+    """Settings of the patch embeddings of images (B, V, 3, image_size, image_size)."""
 
     SIZES: ClassVar[dict[str, str]] = {"size": "image_size"}
 
@@ -77,6 +64,33 @@ class ImageConfig(NonLingStreamConfig):
     def check(self, hidden_size: int, variant: Variant) -> None:
         """Raise ValueError if the patch embeddings cannot be built for a transformer of width `hidden_size`."""
         check_image_patches(hidden_size, self.image_size, self.patch_size, self.path)
+
+
+class NonLingStreamConfig(PatchesConfig):
+    """Settings of the contrastive loss on one stream of images or audio."""
+
+    loss: Literal["supcon", "simclr"] = "supcon"
+    """Contrastive loss. `supcon` uses class labels (in the form of the variant), `simclr` does not."""
+    temperature: float = Field(0.07, gt=0)
+    """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
+    weight: float = Field(0.05, ge=0)
+    """Weight of the loss. It has almost no effect if the update has its own AdamW, which is scale-invariant [errata 2.5]."""
+
+    def check_stream(self, name: str, recipe: RecipeParts) -> None:
+        """Also raise ValueError if its views or labels do not match."""
+        super().check_stream(name, recipe)
+        stream: Any = recipe.streams[name]
+        if getattr(stream, "n_views", 1) > 2:
+            raise ValueError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
+        if self.loss == "supcon" and stream.label is None:
+            raise ValueError(
+                f"method.{name}.loss='supcon' requires class labels, but streams.{name}.label is None. Set it to the field "
+                f"of the class (cls), or set method.{name}.loss to 'simclr'."
+            )
+
+
+class ImageConfig(NonLingStreamConfig, ImagePatchesConfig):
+    """Settings of the image update; a sample has one or two views."""
 
 
 class AudioConfig(NonLingStreamConfig):
@@ -141,8 +155,7 @@ class NonLingSettings(MethodConfig):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = False
-    """If True, one update and one optimizer for the weighted sum of all losses (eq. 1). If False, one update per stream
-    (Algorithm 1)."""
+    """If True, one update for the weighted sum of all losses (eq. 1). If False, one update per stream (Algorithm 1)."""
 
     @property
     def nonling(self) -> dict[str, ImageConfig | AudioConfig]:

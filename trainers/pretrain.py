@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.data.shards import ShardSet, size_and_sha256
+from multicse.data.shards import size_and_sha256
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import FreshEncoder, make_encoder
 from multicse.models.packing import first_true
@@ -27,22 +27,56 @@ KEY = 10
 """Hex digits in the folder name of a new encoder."""
 
 
-class MaskedLMConfig(MethodConfig):
-    """Settings of masked-language-model pretraining."""
+class FreshStartConfig(MethodConfig):
+    """Settings of a method that can train an encoder from random weights."""
 
-    citations: ClassVar[tuple[str, ...]] = ("devlin2019bert",)
     smallest_batch: ClassVar[int] = 1
 
-    name: Literal["mlm"] = "mlm"
-    mask_probability: float = Field(0.15, gt=0, lt=1)
-    """Share of tokens that are selected for prediction."""
     fresh: FreshEncoder | None = None
     """Settings of a new encoder and tokenizer, created from the stream's text in a folder below `encoder.path`. If None,
     `encoder.path` is trained further."""
 
     def make_start(self, recipe: Recipe) -> Recipe:
-        """Create the new encoder, unless it exists, and return the recipe that names it."""
-        return recipe if self.fresh is None else fresh_start(self.fresh, recipe)
+        """Create the new encoder, unless it exists, and return the recipe that names it.
+
+        The name of its folder is a hash of everything that determines it, including the stream ``text``.
+
+        Raises:
+            RecipeError: If `encoder.path` itself contains an encoder.
+        """
+        if self.fresh is None:
+            return recipe
+        assert isinstance(recipe.encoder, EncoderConfig)
+        path, shards = Path(recipe.encoder.path), recipe.shards("text")
+        if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
+            path = path.parent
+        if (path / "config.json").exists():
+            raise RecipeError(
+                f"encoder.path={recipe.encoder.path!r} contains an encoder, but this recipe creates one (method.fresh); use "
+                "a recipe that trains an existing encoder, such as pretrain/further, or choose another folder for new "
+                "encoders"
+            )
+        files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
+        first = "" if shards.first is None else f" {shards.first}"
+        content = f"{self.fresh.model_dump_json()} {recipe.run.seed} {files}{first}"
+        folder = path / hashlib.sha256(content.encode()).hexdigest()[:KEY]
+        if not folder.exists():
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
+                made = Path(place) / "start"
+                make_encoder(self.fresh, sentences(recipe), made, recipe.run.seed)
+                made.rename(folder)
+        return recipe.replace("encoder.path", str(folder))
+
+
+class MaskedLMConfig(FreshStartConfig):
+    """Settings of masked-language-model pretraining."""
+
+    citations: ClassVar[tuple[str, ...]] = ("devlin2019bert",)
+
+    name: Literal["mlm"] = "mlm"
+    mask_probability: float = Field(0.15, gt=0, lt=1)
+    """Share of tokens that are selected for prediction."""
 
     def build(self, encoder: TextEncoder) -> MaskedLM:
         """Return the encoder with a masked-language-model head."""
@@ -102,45 +136,6 @@ def word_transform(width: int) -> nn.Sequential:
     nn.init.eye_(first.weight)
     nn.init.zeros_(first.bias)
     return nn.Sequential(first, nn.GELU(), nn.LayerNorm(width))
-
-
-def fresh_start(fresh: FreshEncoder, recipe: Recipe) -> Recipe:
-    """Create a new encoder in a folder below `encoder.path`, unless it exists, and return the recipe that names it.
-
-    The folder name is a hash of everything that determines the encoder, including the stream ``text``.
-
-    Args:
-        fresh: Settings of the new encoder.
-        recipe: Recipe with the stream ``text``.
-
-    Raises:
-        RecipeError: If `encoder.path` itself contains an encoder.
-    """
-    assert isinstance(recipe.encoder, EncoderConfig)
-    path, shards = Path(recipe.encoder.path), recipe.shards("text")
-    if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
-        path = path.parent
-    if (path / "config.json").exists():
-        raise RecipeError(
-            f"encoder.path={recipe.encoder.path!r} contains an encoder, but this recipe creates one (method.fresh); use a "
-            "recipe that trains an existing encoder, such as pretrain/further, or choose another folder for new encoders"
-        )
-    folder = path / _key(fresh, shards, recipe.run.seed)
-    if not folder.exists():
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
-            made = Path(place) / "start"
-            make_encoder(fresh, sentences(recipe), made, recipe.run.seed)
-            made.rename(folder)
-    return recipe.replace("encoder.path", str(folder))
-
-
-def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
-    """Return a hash of a new encoder's settings and seed, and of the text."""
-    files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
-    content = fresh.model_dump_json()
-    first = "" if shards.first is None else f" {shards.first}"
-    return hashlib.sha256(f"{content} {seed} {files}{first}".encode()).hexdigest()[:KEY]
 
 
 def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,13 +52,11 @@ class ScheduleConfig(Settings):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """Learning rate schedule after the warm-up: linear or cosine decay to 0 at the last step, or constant."""
     warmup: float = Field(0.0, ge=0)
-    """Linear warm-up from 0: a share of all steps if below 1, otherwise a number of steps, which may exceed the steps of
-    the run."""
+    """Linear warm-up from 0: a share of all steps if below 1, otherwise a number of steps."""
     ahead: int = Field(0, ge=0)
     """Steps that the schedule is ahead of the run (the released CyCLIP: the steps of one epoch [errata 4.4])."""
     layer_decay: float = Field(1.0, gt=0, le=1)
-    """Factor on the learning rate from each layer of the text transformer to the layer below, embeddings last. Modules
-    after the transformer have the full learning rate."""
+    """Factor on the learning rate from each layer of the text transformer to the layer below, embeddings last."""
     max_grad_norm: float | None = Field(1.0, gt=0)
     """Maximum norm of the gradient over all parameters of the update. If None, gradients are not clipped."""
     groups: dict[str, GroupOverride] = {}
@@ -104,8 +102,7 @@ class EvaluationConfig(Settings):
     """Evaluation tasks and checkpoint selection."""
 
     data: str | None = None
-    """SentEval `downstream` folder or folder of raw TSV files. If None, only tasks without external data (Lee) are
-    available."""
+    """SentEval `downstream` folder or folder of raw TSV files. If None, only tasks without external data (Lee)."""
     select: str | None = "stsb-dev"
     """Development task for checkpoint selection, by its primary metric. If None, the last step is kept."""
     watch: tuple[str, ...] = ()
@@ -117,8 +114,7 @@ class EvaluationConfig(Settings):
     patience: int | None = Field(None, gt=0)
     """Stop early after this many evaluations without a better score. If None, there is no early stopping."""
     patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
-    """Evaluations that patience counts: consecutive ones without a new best score, or (SG-BERT) all that score lower than
-    the previous one."""
+    """Evaluations that patience counts: consecutive ones without a new best score, or all with a decrease (SG-BERT)."""
     choose_untrained: bool = True
     """Allow the selection of the weights before the first step (the released NonLing-CSE does not)."""
     keep: Literal["best", "last"] = "best"
@@ -149,8 +145,7 @@ class RunConfig(Settings):
     """Folder for checkpoints, journal and export. In a Ray job with a working directory, relative paths start at
     ~/multicse."""
     resume: Literal["auto", "never", "must"] = "auto"
-    """How an unfinished run of this recipe in output_dir is treated: `auto` resumes it if it exists, `never` starts over,
-    `must` raises an error if it does not exist."""
+    """Treatment of an unfinished run in output_dir: `auto` resumes it, `never` starts over, `must` requires one."""
     overwrite: bool = False
     """Replace the run in output_dir, even if it is finished or has another recipe."""
     seed: int = 42
@@ -165,11 +160,9 @@ class RunConfig(Settings):
     """Mini-batch size per worker for gradient caching (GradCache), for batches that do not fit into memory. Losses use
     the full batch; encoding costs one extra forward pass. If None, no caching."""
     matryoshka: tuple[int, ...] = ()
-    """Additional embedding sizes for Matryoshka training, for example 64 128; the losses of the truncated embeddings are
-    added."""
+    """Additional embedding sizes for Matryoshka training, for example 64 128, whose losses are added."""
     ema: float | None = Field(None, gt=0, lt=1)
-    """Decay per step of a moving average of the weights, for example 0.999; the average is evaluated and exported. If
-    None, the weights themselves are."""
+    """Decay per step of a moving average of the weights, for example 0.999, which is evaluated and exported."""
     callbacks: tuple[str, ...] = ()
     """User-defined callbacks, called at every logging step and every evaluation, as `package.module:NAME` or
     `FILE.py:NAME`: functions, or classes with a state that checkpoints contain."""
@@ -178,15 +171,13 @@ class RunConfig(Settings):
     compile: bool = False
     """Compile the transformers with torch.compile. Compilation takes minutes, and results differ by rounding."""
     sharded: bool = False
-    """Shard parameters, gradients and optimizer states of the transformer layers over the workers (FSDP2), for encoders
-    that do not fit into one GPU."""
+    """Shard parameters, gradients and optimizer states of the transformer layers over the workers (FSDP2)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the forward and backward pass; weights and optimizer states stay fp32. fp16 requires a GPU."""
     tf32: bool = True
     """Use TF32 for fp32 matrix products on GPUs: several times faster, with a 10-bit instead of a 23-bit mantissa."""
     save_steps: int | None = Field(None, gt=0)
-    """Steps between two checkpoints; the latest two are kept. If None, a checkpoint is saved at every
-    evaluation."""
+    """Steps between two checkpoints; the latest two are kept. If None, checkpoints are saved at evaluations."""
     keep_every: int | None = Field(None, gt=0)
     """Steps between two permanent checkpoints, which are never deleted. If None, there are none."""
     logging_steps: int = Field(10, gt=0)
@@ -196,8 +187,7 @@ class RunConfig(Settings):
     cpus_per_worker: float = Field(1.0, gt=0)
     """CPUs that Ray reserves for each worker, in addition to streams.*.cpus for reading."""
     gpus_per_worker: float = Field(0, ge=0)
-    """GPUs per worker, also for num_workers 0: 1, or 0 to train on CPUs. A fraction, such as 0.5, requires a single
-    worker."""
+    """GPUs per worker, also for num_workers 0: 1, or 0 to train on CPUs. A fraction requires a single worker."""
     threads: int | None = Field(None, gt=0)
     """Torch threads of a CPU worker. If None, the cores of the machine are divided among its workers."""
     storage: str | None = None
@@ -218,8 +208,7 @@ class RunConfig(Settings):
     push_to_hub: str | None = None
     """Hugging Face Hub repository, USER/NAME, to which the export is uploaded; a new repository is private."""
     report_to: tuple[Literal["tensorboard", "wandb"], ...] = ()
-    """Additional trackers besides MLflow: `tensorboard` (OUTPUT_DIR/tensorboard), `wandb` (offline mode,
-    OUTPUT_DIR/wandb)."""
+    """Additional trackers: `tensorboard` (OUTPUT_DIR/tensorboard), `wandb` (offline mode, OUTPUT_DIR/wandb)."""
     verbose: bool = False
     """Show log messages of Ray and other libraries."""
 

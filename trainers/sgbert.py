@@ -28,14 +28,12 @@ class SGBERTConfig(MethodConfig):
 
     name: Literal["sgbert"] = "sgbert"
     loss: Literal["sg", "opt1", "opt2", "opt3"] = "opt3"
-    """Contrastive loss. `sg`: L_base (NT-Xent). `opt1`, `opt2`: L_base without some of its terms. `opt3`: SG-OPT, all
-    layers at once."""
+    """Contrastive loss. `sg`: L_base. `opt1`, `opt2`: L_base without some of its terms. `opt3`: SG-OPT, all layers."""
     positive: Literal["teacher", "translation", "both"] = "teacher"
     """Positive of a sentence. `teacher`: the same text, encoded by BERT_F. `translation` (BT): a second text, encoded by
     BERT_T, with loss `sg`; BERT_F is used for L_reg only. `both` (BT + SG-OPT): the second text, encoded by BERT_F."""
     pooling: Literal["max", "mean"] | None = None
-    """Pooling of the tokens of a teacher layer, including [CLS] and [SEP]. If None, max; in the variant `released` its
-    default, mean [errata 3.1]."""
+    """Pooling of all tokens of a teacher layer. If None, max; in the variant `released` mean [errata 3.1]."""
     first_layer: int = Field(0, ge=0)
     """First teacher layer that is used, up to the last layer. 0 is the embedding output, so all are used. The paper's
     transfer runs omit the first layer (appendix A.3)."""
@@ -97,10 +95,6 @@ class SelfGuidance(nn.Module):
     """The teacher BERT_F, the projection head f, and the loss between a sentence embedding and the teacher's layers.
 
     BERT_F is a copy of the encoder's initial model; parameters that are not trained are shared.
-
-    Args:
-        encoder: The trained encoder.
-        config: Settings of the teacher, the head and the loss.
     """
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
@@ -138,23 +132,47 @@ class SelfGuidance(nn.Module):
         return torch.cat([c[:, None], h], dim=1)
 
     def loss(self, c: Tensor, h: Tensor) -> Tensor:
-        """Compute the loss `config.loss` over the sentences of all workers, a scalar.
+        """Compute a loss over the sentences of all workers, a scalar; phi(u, v) = exp(cos(u, v) / temperature).
+
+        `sg` is L_base: NT-Xent over {c_1..c_b, h_1..h_b}, the mean over its 2b members [errata 3.3]. `opt2` is the mean over
+        i of -log( phi(c_i, h_i) / sum_j phi(c_i, h_j) ); the denominator of `opt1` also contains phi(c_i, c_j) for j != i.
 
         Args:
             c: Embeddings after the head f, (B, w).
             h: Positives after the head f, (B, K, w).
         """
-        h_all, t, first = gather(h), self.config.temperature, offset(len(c))
-        match self.config.loss:
-            case "sg":
-                return losses.sg(c, h[:, 0], gather(c), h_all[:, 0], t, first)
-            case "opt1":
-                return losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
-            case "opt2":  # [errata 3.4]
-                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.info_nce
-                return formula(c, h_all[:, 0], t, first)
-            case "opt3":
-                return losses.sg_opt3(c, h_all, t, first)
+        t, first = self.config.temperature, offset(len(c))
+        if self.config.loss == "sg":
+            views = torch.stack([c, h[:, 0]], 1)
+            views_all = gather(views)
+            sentences = torch.arange(len(views_all), device=c.device)  # each is a class of its own
+            return losses.supcon(views, views_all, sentences, t, first)
+        h_all = gather(h)
+        if self.config.loss == "opt3":
+            return self._sg_opt(c, h_all)
+        candidates, left_out = h_all[:, 0], None
+        own = torch.arange(len(c), device=c.device)[:, None] + first
+        if self.config.loss == "opt1":
+            candidates = torch.cat([candidates, gather(c)])
+            left_out = torch.arange(len(candidates), device=c.device) == own + len(h_all)  # c_i itself
+        elif self.config.variant == "released":  # [errata 3.4] its list of negatives lacks h_0, and that of c_0 lacks h_1
+            left_out = torch.arange(len(candidates), device=c.device) == (own == 0).long()
+        return losses.info_nce(c, candidates, t, first, left_out)
+
+    @losses.full_precision
+    def _sg_opt(self, c: Tensor, h_all: Tensor) -> Tensor:
+        """Compute L_opt3 of c (N, w) and h_all (M, K, w), the mean over anchors i and layers k.
+
+        A term is -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ). The other layers of the
+        anchor's sentence are neither positives nor negatives. One matrix product N x (M K) computes all layers.
+        """
+        row = torch.arange(len(c), device=c.device)
+        own = row + offset(len(c))
+        similarities = losses.cosine_similarity(c, h_all.flatten(0, 1))
+        logits = (similarities / self.config.temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
+        itself = torch.arange(len(h_all), device=c.device) == own[:, None]
+        negatives = logits.masked_fill(itself[..., None], -torch.inf).flatten(1).logsumexp(1, keepdim=True)
+        return -F.logsigmoid(logits[row, own] - negatives).mean()
 
     def distance(self, model: nn.Module) -> dict[str, Tensor]:
         """Return L_reg, ||theta_F - theta_T||^2, as loss ``regularisation``; empty if its weight is 0."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from multicse.models.adapters import without_dropout
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
+from multicse.trainers.losses import full_precision
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, check_texts
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
@@ -27,11 +30,9 @@ class SimCSEPPConfig(MethodConfig):
     head: Literal["mlp", "none"] = "mlp"
     """Head after the pooling, which is used in training only. `mlp`: Linear + tanh. `none`: no head."""
     negatives: Literal["plain", "dropout"] = "plain"
-    """How negatives are compared. `plain`: both sentences are encoded without dropout (a third forward pass). `dropout`: as
-    in SimCSE."""
+    """How negatives are encoded. `plain`: without dropout, in a third forward pass. `dropout`: as in SimCSE."""
     positive_scale: float = Field(1.0, gt=0)
-    """Factor of the positive's cosine similarity if negatives are `plain`. The authors' script without the contrast of
-    dimensions uses 0.9."""
+    """Factor of the positive's similarity if negatives are `plain`; the authors' is 0.9 without dimension contrast."""
     dimension_weight: float = Field(0.1, ge=0)
     """Weight of the contrast of dimensions; 0 disables it."""
     dimension_temperature: float = Field(5.0, gt=0)
@@ -86,10 +87,31 @@ class SimCSEPP(SimCSE):
         if plain is None:
             found = {"text": self.text_loss(features["text"], batches["text"])}
         else:
-            similarities = (views[:, 0], views[:, 1], plain, gather(plain))
-            loss = losses.plain_negatives(*similarities, config.temperature, config.positive_scale, offset(len(plain)))
-            found = {"text": loss}
-        if config.dimension_weight:
-            first, second = gather(views).unbind(1)  # statistics of the global batch: equal losses on all workers
-            found["dimensions"] = losses.dimension_contrast(first, second, config.dimension_temperature)
+            found = {"text": self._plain_negatives(views[:, 0], views[:, 1], plain, gather(plain))}
+        if config.dimension_weight:  # with the statistics of the global batch, so losses are equal on all workers
+            found["dimensions"] = self._dimension_contrast(*gather(views).unbind(1))
         return StepOutput(found)
+
+    @full_precision
+    def _plain_negatives(self, z1: Tensor, z2: Tensor, plain: Tensor, plain_all: Tensor) -> Tensor:
+        """Compute SimCSE with positives under dropout, and negatives without (the authors' ``off_dropout``).
+
+        -log( e^p_i / (e^p_i + sum_{j != i} e^n_ij) ) with p_i = positive_scale cos(z1_i, z2_i) / temperature and
+        n_ij = cos(plain_i, plain_j) / temperature.
+        """
+        positive = self.config.positive_scale * F.cosine_similarity(z1, z2) / self.config.temperature
+        negatives = losses.cosine_similarity(plain, plain_all) / self.config.temperature
+        numbers = torch.arange(len(plain_all), device=plain.device)
+        itself = numbers[: len(plain), None] + offset(len(plain)) == numbers
+        logits = torch.cat([positive[:, None], negatives.masked_fill(itself, -torch.inf)], dim=1)
+        return (logits.logsumexp(1) - positive).mean()
+
+    @full_precision
+    def _dimension_contrast(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """Compute InfoNCE over dimensions, standardised over the batch (N, d) as by BatchNorm (the authors' ``dcl_loss``).
+
+        Those of `z1` are anchors, those of `z2` candidates, compared by correlation.
+        """
+        first, second = ((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt() for z in (z1, z2))
+        logits = first.T @ second / (len(z1) * self.config.dimension_temperature)
+        return F.cross_entropy(logits, torch.arange(z1.shape[1], device=z1.device))

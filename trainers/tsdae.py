@@ -10,30 +10,24 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
-from multicse.models.fresh_bert import FreshEncoder
 from multicse.models.packing import Dropout, Packing, can_pack
 from multicse.models.pooling import layer_stack
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.gather import gather, world_size
-from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
-from multicse.trainers.pretrain import fresh_start, word_transform
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.method import Method, RecipeParts, StepOutput, check_texts
+from multicse.trainers.pretrain import FreshStartConfig, word_transform
 
 DECODERS = ("bert", "camembert", "roberta", "xlm-roberta")  # model types
 
 
-class TSDAEConfig(MethodConfig):
+class TSDAEConfig(FreshStartConfig):
     """Settings of TSDAE; the defaults are the paper's."""
 
     citations: ClassVar[tuple[str, ...]] = ("wang2021tsdae",)
-    smallest_batch: ClassVar[int] = 1
 
     name: Literal["tsdae"] = "tsdae"
     deletion: float = Field(0.6, ge=0, lt=1)
     """Probability that a word is deleted before the sentence is encoded; at least one word stays."""
-    fresh: FreshEncoder | None = None
-    """Settings of a new encoder and tokenizer, created from the stream's text in a folder below `encoder.path`. If None,
-    the encoder in `encoder.path` is trained."""
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check that a sample is one text and that the encoder's layers can decode."""
@@ -42,10 +36,6 @@ class TSDAEConfig(MethodConfig):
             raise ValueError(
                 f"encoder.path: the layers of a {encoder.model_type!r} model cannot decode; choose {', '.join(DECODERS)}"
             )
-
-    def make_start(self, recipe: Recipe) -> Recipe:
-        """Create the new encoder, unless it exists, and return the recipe that names it."""
-        return recipe if self.fresh is None else fresh_start(self.fresh, recipe)
 
     def build(self, encoder: TextEncoder) -> TSDAE:
         """Return TSDAE with `encoder`."""

@@ -14,37 +14,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
-from multicse.models.patches import ImagePatches, check_image_patches
-from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder, patch_width
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, named_updates
+from multicse.trainers.nonling import ImagePatchesConfig
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
-class UMLImageConfig(Settings):
-    """Settings of the image update; images are (B, V, 3, image_size, image_size)."""
+class UMLImageConfig(ImagePatchesConfig):
+    """Settings of the image update."""
 
-    image_size: int = Field(224, gt=0)
-    """Side length of an image in pixels, equal to the stream's size."""
-    patch_size: int = Field(16, gt=0)
-    """Side length of a patch in pixels; it must divide image_size."""
-    path: str | None = None
-    """ViT folder or model ID with pretrained patch embeddings. If None, random initialisation."""
     masked: float = Field(0.6, gt=0, lt=1)
     """Share of patches that are masked and predicted."""
     weight: float = Field(1.0, gt=0)
-    """Weight of the loss (alpha in the authors' code). Without `summed` it has almost no effect, since AdamW is
-    scale-invariant."""
-
-    @property
-    def patches(self) -> int:
-        """Return the number of patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
-    def chosen(self) -> int:
-        """Return the number of patches that are masked, at least one."""
-        return max(1, round(self.masked * self.patches))
+    """Weight of the loss (alpha). Without `summed` it has almost no effect, since AdamW is scale-invariant."""
 
 
 class UMLConfig(MethodConfig):
@@ -58,8 +40,8 @@ class UMLConfig(MethodConfig):
     image: UMLImageConfig = UMLImageConfig()
     """Settings of the image update."""
     summed: bool = False
-    """Sum both losses in one update with one optimizer, as in the authors' code for self-supervised training. If False, the
-    modalities alternate, each with its own optimizer."""
+    """Sum both losses in one update, as in the authors' code for self-supervised training. If False, the modalities
+    alternate, each with its own optimizer."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
         """Return an update of images followed by one of text, or a single one if `summed`."""
@@ -72,15 +54,9 @@ class UMLConfig(MethodConfig):
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the streams, and that the encoder accepts patches."""
         self.text.check(recipe, encoder, "method.text.supervised")
-        stream, size = recipe.streams["image"], self.image.image_size
-        if stream.kind != "image":
-            raise ValueError(f"streams.image.kind={stream.kind!r}: the method needs images; use the kind 'image'")
-        if stream.size != size:
-            raise ValueError(
-                f"streams.image.size={stream.size} does not match method.image.image_size={size}; make both equal"
-            )
+        self.image.check_stream("image", recipe)
         if encoder is not None:
-            check_image_patches(patch_width(encoder, self.image.patches + 1), size, self.image.patch_size, self.image.path)
+            self.image.check(patch_width(encoder, self.image.tokens(self.variant)), self.variant)
 
     def build(self, encoder: TextEncoder) -> UML:
         """Return UML with `encoder`."""
@@ -93,7 +69,7 @@ class UML(SimCSE):
     def __init__(self, encoder: TextEncoder, config: UMLConfig) -> None:
         super().__init__(encoder, config.text)
         self.config, image = config, config.image
-        self.patches = ImagePatches(patch_width(encoder.config), image.image_size, image.patch_size, image.path)
+        self.patches = image.patches(patch_width(encoder.config), config.variant)
         self.decoder = nn.Linear(encoder.hidden_size, 3 * image.patch_size**2)
 
     @property
@@ -109,12 +85,14 @@ class UML(SimCSE):
         """
         if stream == "text":
             return super().encode(stream, batch)
-        config, images = self.config.image, batch["image"]
+        images = batch["image"]
         pixels = images.flatten(0, 1)
-        draws = torch.rand(len(pixels), config.patches, device=pixels.device)
-        masked = draws.argsort(1).argsort(1) < config.chosen
+        patches = self.config.image.tokens(self.config.variant) - 1
+        chosen = max(1, round(self.config.image.masked * patches))
+        draws = torch.rand(len(pixels), patches, device=pixels.device)
+        masked = draws.argsort(1).argsort(1) < chosen
         error = (self.decoder(self._states(pixels, masked)) - self._tiles(pixels)).square().mean(-1)
-        return {"error": ((error * masked).sum(1) / config.chosen).unflatten(0, images.shape[:2]).mean(1)}
+        return {"error": ((error * masked).sum(1) / chosen).unflatten(0, images.shape[:2]).mean(1)}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Return the losses ``text`` and ``image`` of the streams of the update."""

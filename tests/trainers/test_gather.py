@@ -21,17 +21,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
-from multicse.models.towers import ViTTower
+from multicse.models.towers import HTSATTower, ResNetTower, ViTTower
+from multicse.pipelines import gclsr
 from multicse.trainers import gather
 from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.sharding import clip_gradients, full_tensors, shard, split_sharded
 from multicse.trainers.engine.step import cached_backward
-from multicse.trainers.gather import average, offset, rank, world_size
+from multicse.trainers.gather import average, offset, rank, synchronised, world_size
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.method import Method, MethodConfig, StepOutput
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
+from multicse.trainers.recipe import RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
 from multicse.trainers.simcsepp import SimCSEPPConfig
@@ -97,39 +100,30 @@ def _mean_over_workers(loss: Tensor) -> Tensor:
     return total / world_size()
 
 
-def _batches(config: MethodConfig, supervised: bool) -> dict[str, Batch]:
+def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method, dict[str, Batch]]:
+    """Return a method in float64, and this worker's part of its batches."""
+    encoder: Any = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
+    text = tiny_encoder.text_batch(ROWS, views=3 if "supervised" in name else 1)
+    if isinstance(config, GCLSRConfig):
+        encoder, text = tiny_encoder.word_encoder(torch.float64), tiny_encoder.text_batch(ROWS, views=2)
+    if isinstance(config, MoCoUTRLConfig):
+        marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
+        marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all on the last worker
+        text = tiny_encoder.text_batch(ROWS, views=3).replace(word_mask=marks, candidate=marks[:, 0].any(-1))
     everything = {
-        "text": tiny_encoder.text_batch(ROWS, views=3 if supervised else 1),
+        "text": text,
         "image": tiny_encoder.image_batch(ROWS),
         "audio": tiny_encoder.audio_batch(ROWS),
         "pairs": tiny_encoder.pair_batch(ROWS),
         "nli": tiny_encoder.text_batch(ROWS, views=3, seed=4),
         "nli_sentences": tiny_encoder.text_batch(ROWS // 2, seed=5),
     }
-    wanted = {name for update in config.updates().values() for name in update}
-    return {
-        name: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in batch.tensors.items()})
-        for name, batch in everything.items()
-        if name in wanted
+    batches = {
+        stream: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in everything[stream].tensors.items()})
+        for update in config.updates().values()
+        for stream in update
     }
-
-
-def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method, dict[str, Batch]]:
-    """Return a method in float64, and this worker's part of its batches."""
-    if isinstance(config, GCLSRConfig):
-        method: Method = config.build(tiny_encoder.word_encoder(torch.float64)).double().train()
-    else:
-        encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
-        method = config.build(encoder).double().train()
-    batches = _batches(config, supervised="supervised" in name)
-    if isinstance(config, MoCoUTRLConfig):
-        marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
-        marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all on the last worker
-        everything = tiny_encoder.text_batch(ROWS, views=3).replace(word_mask=marks, candidate=marks[:, 0].any(-1))
-        batches = {"text": Batch({k: _share(t) for k, t in everything.tensors.items()})}
-    if isinstance(config, GCLSRConfig):
-        batches = {"text": Batch({k: _share(t) for k, t in tiny_encoder.text_batch(ROWS, views=2).tensors.items()})}
-    return method, batches
+    return config.build(encoder).double().train(), batches
 
 
 def _sum(method: Method, output: StepOutput) -> Tensor:
@@ -281,3 +275,25 @@ def test_mini_batches_equal_one_graph_with_the_same_random_numbers(name: str, pr
         else:  # gradients are summed in bf16 within one graph, and in float32 over mini-batches
             one, other = (torch.cat([g.flatten() for g in part.values()]) for part in (wanted, gradients))
             assert torch.linalg.vector_norm(one - other) < 0.02 * torch.linalg.vector_norm(one)
+
+
+def test_synchronised_keeps_names_values_and_hooks() -> None:
+    net: Any = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, eps=1e-3), nn.Flatten(), nn.BatchNorm1d(64, affine=False))
+    seen: list[torch.Size] = []
+    net[1].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    assert id(synchronised(net)) == id(net) and [type(net[i]) for i in (1, 3)] == [nn.SyncBatchNorm] * 2
+    assert before.keys() == net.state_dict().keys() and net[1].eps == 1e-3
+    assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in before.items())
+    net.eval()(torch.randn(2, 2, 6, 6))
+    assert seen == [(2, 4, 4, 4)]
+
+
+def test_several_cpu_workers_are_refused() -> None:
+    recipe = gclsr.smoke()
+    check_settings(recipe.changed({"run.num_workers": 1}))
+    check_settings(recipe.changed({"run.num_workers": 2, "run.gpus_per_worker": 1}))
+    with pytest.raises(RecipeError, match=r"run\.num_workers=2"):
+        check_settings(recipe.changed({"run.num_workers": 2}))
+    assert CLIPConfig(tower=ResNetTower()).batch_norm and CLIPConfig(tower=HTSATTower()).batch_norm
+    assert not CLIPConfig(tower=ViTTower()).batch_norm

@@ -22,6 +22,7 @@ from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
+from tests.trainers.test_sgbert import contrast
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
@@ -66,13 +67,7 @@ def test_guidance_is_sg_opt() -> None:
     layers = [torch.stack([row[there].amax(0) for row, there in zip(s, kept, strict=True)]) for s in states]
     h = torch.stack(layers, 1).double().numpy()  # (B, K, d)
     c = method.encode("text", BATCHES["text"])["pooled"][:, 0].detach().double().numpy()
-    total = []
-    for i in range(len(c)):
-        others = sum(math.exp(cosine(c[i], h[m, n]) / 0.5) for m in range(len(c)) if m != i for n in range(h.shape[1]))
-        for k in range(h.shape[1]):
-            own = math.exp(cosine(c[i], h[i, k]) / 0.5)
-            total.append(-math.log(own / (own + others)))
-    assert out(method)["guidance"].item() == pytest.approx(np.mean(total), rel=1e-4)
+    assert out(method)["guidance"].item() == pytest.approx(np.mean(contrast(c, h, 0.5)), rel=1e-4)
 
 
 def test_cyclic_consistency_by_loops() -> None:

@@ -42,6 +42,7 @@ def test_identity_does_not_depend_on_where_a_run_executes() -> None:
     assert moved.identity() == recipe.identity()
     assert recipe.replace("streams.text.shards", "shards/wiki").identity() != recipe.identity()
     assert recipe.replace("run.seed", 1).identity() != recipe.identity()
+    assert recipe.replace("encoder.prompt", "a ").identity() != recipe.identity()
     assert recipe.replace("method.image.weight", 0.1).identity() != recipe.identity()
 
 

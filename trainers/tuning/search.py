@@ -123,14 +123,7 @@ class Search(SearchAlgorithm):
             log.warning("the record of trial %s could not be written: %s", trial_id, error)
 
     def end(self, trial_id: str, result: dict[str, Any], status: Status, error: str | None = None) -> None:
-        """Record the end of a trial and finish its MLflow runs, which a trial stopped by a scheduler cannot do itself.
-
-        Args:
-            trial_id: The trial.
-            result: Its last report.
-            status: New status.
-            error: Last line of its error.
-        """
+        """Record the end of a trial and finish its MLflow runs, which a trial stopped by a scheduler cannot do itself."""
         self.live -= 1
         self._keep(trial_id, result, status=status, error=error, ended_at=time.time())
         end_runs(self, trial_id)

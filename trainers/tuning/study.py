@@ -30,13 +30,8 @@ def study(
 ) -> optuna.Study:
     """Convert trials, in order of their number, to a study.
 
-    A trial with values outside the space, as the recipe may have, is added without parameters.
-
-    Args:
-        trials: The trials.
-        space: Search space.
-        own: Values of the recipe itself.
-        sampler: Sampler for the next trial.
+    A trial with values outside the space, as the recipe may have, is added without parameters. `own` are the values of the
+    recipe itself.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {path: _distribution(domain) for path, domain in space.items()}

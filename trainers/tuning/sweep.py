@@ -157,7 +157,6 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         folder=str(folder),
         experiment=experiment_of(sweep.recipe),
         parent=parent.run_id,
-        metric=sweep.metric,
         seeds=sweep.seeds,
         source=source_tags(),
         methods=registry.loaded(),

@@ -59,8 +59,6 @@ class Plan:
     """MLflow experiment."""
     parent: str
     """MLflow run of the sweep."""
-    metric: str
-    """See `Sweep.metric`."""
     seeds: tuple[int, ...]
     """Seeds of every trial, at least one."""
     source: Mapping[str, str] = field(default_factory=dict)
@@ -194,13 +192,7 @@ def percent_of(step: int, steps: int, judged: bool) -> float:
 
 
 class Budget:
-    """Progress of a trial over its seeds.
-
-    Args:
-        seeds: Number of seeds.
-        steps: Steps per seed.
-        judged: Whether a scheduler may stop the trial.
-    """
+    """Progress of a trial over its seeds, with a number of steps per seed; a scheduler may stop it if `judged`."""
 
     def __init__(self, seeds: int, steps: int, judged: bool) -> None:
         self.seeds, self.steps, self.judged = seeds, steps, judged

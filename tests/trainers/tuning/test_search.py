@@ -38,7 +38,7 @@ def sweep(searcher: Any = "optuna", space: dict[str, Any] = SPACE, trials: int |
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sweep], Search]:
     """Return a new driver of a sweep, which reads the records of earlier drivers."""
     monkeypatch.setattr(engine, "end_runs", lambda *_: None)
-    plan = Plan(sweep="s", as_it_stands="", folder=str(tmp_path), experiment="", parent="", metric="", seeds=(3,))
+    plan = Plan(sweep="s", as_it_stands="", folder=str(tmp_path), experiment="", parent="", seeds=(3,))
     return lambda made: Search(made, plan, RunHandle("", ""), Records(str(tmp_path / "trials")), 2)
 
 

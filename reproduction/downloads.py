@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
 from multicse.data.errors import command
 from multicse.data.shard_writer import Drafts, Form
 
@@ -65,30 +67,15 @@ class Source:
     """Steps that are needed in addition to downloading and unpacking."""
 
 
-def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-
-
-def _source(given: Mapping[str, Any]) -> Source:
-    results = [Result(**_tuples(one) | {"settings": _tuples(one.get("settings", {}))}) for one in given["results"]]
-    texts = {name: text.replace("{translate}", TRANSLATE) for name, text in given.items() if name != "results"}
-    return Source(results=tuple(results), **texts)
-
-
-TRANSLATE = command("translate", "reproduction")
-SOURCES = {
-    name: _source(given)
-    for name, given in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()
-}
+_TEXT = Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")
+_GIVEN = tomllib.loads(_TEXT.replace("{translate}", command("translate", "reproduction")))
+SOURCES = TypeAdapter(dict[str, Source]).validate_python(_GIVEN)
 
 
 def maker(place: str) -> str | None:
-    """Return the name in `SOURCES` of the dataset that provides a path of a recipe: ``clotho`` for ``shards/clotho-val``.
+    """Return the dataset of `SOURCES` that provides a path of a recipe, or None: ``clotho`` for ``shards/clotho-val``.
 
     Paths inside folders that are used unchanged are included. A path below the current folder may be absolute.
-
-    Returns:
-        Name of the dataset, or None if no dataset provides the path.
     """
     place = place.removeprefix(f"{Path.cwd()}/")
     for name, source in SOURCES.items():

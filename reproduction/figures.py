@@ -19,18 +19,12 @@ DRAWN_PAIRS = 20
 
 
 def curves(scores: Mapping[str, Mapping[str, float]], xlabel: str, ylabel: str) -> Figure:
-    """Draw a curve per name.
+    """Draw a curve per name (SG-BERT, Figure 1; GCLSR, Figure 4).
 
     Args:
         scores: Scores by name of the curve, and by layer, epoch or dataset.
         xlabel: Label of the x axis.
         ylabel: Label of the y axis.
-
-    Raises:
-        ValueError: If there are more curves than colours, or scores are not finite.
-
-    References:
-        SG-BERT, Figure 1; GCLSR, Figure 4.
     """
     if len(scores) > len(COLOURS):
         raise ValueError(f"{len(scores)} curves; at most {len(COLOURS)} have distinct colours")
@@ -69,7 +63,7 @@ def weights(scores: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> Figure:
-    """Draw a scatter plot of models by two metrics.
+    """Draw a scatter plot of models by two metrics (Zhao et al. 2023, Figures 2 and 3).
 
     Runs of a model share a colour, and a large marker shows their mean. Note that a collapsed model is perfectly aligned.
 
@@ -77,12 +71,6 @@ def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
         models: Two metrics per run, by model.
         xlabel: Name of the first metric.
         ylabel: Name of the second metric.
-
-    Raises:
-        ValueError: If there are more models than combinations of colours and markers, or numbers are not finite.
-
-    References:
-        Zhao et al. 2023, Figures 2 and 3.
     """
     if len(models) > (most := len(COLOURS) * len(MARKERS)):
         raise ValueError(f"{len(models)} models; at most {most} have distinct markers. Draw fewer models")
@@ -112,20 +100,12 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
         vectors_b: (N, d), embeddings of the second sentences.
         positive: (N,), True for positive pairs.
         seed: Seed of t-SNE.
-
-    Raises:
-        ValueError: If there are fewer than two pairs, or all vectors are equal.
-
-    References:
-        SG-BERT, Figure 5: 20 pairs of STS-B dev with rating 5 and 20 pairs with rating 0.
     """
     from sklearn.manifold import TSNE
 
     a = unit(finite("vectors_a", vectors_a, shape=(None, None)))
     b = unit(finite("vectors_b", vectors_b, shape=(None, None)))
     mask = np.asarray(positive)
-    if len(a) < 2:
-        raise ValueError("t-SNE needs at least 2 pairs")
     both = np.concatenate([a, b])
     if np.ptp(both, axis=0).max() == 0:
         raise ValueError("all vectors are equal, so t-SNE is not possible; the encoder has collapsed")
@@ -154,9 +134,6 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
         encoded: Embeddings of the sentences of the task.
         task: Rated pairs.
         seed: Seed of t-SNE, and of the choice among pairs with equal ratings.
-
-    References:
-        SG-BERT, Figure 5.
     """
     ties = np.random.default_rng(seed).permutation(len(task.gold))  # random choice among equal ratings
     order = ties[np.argsort(task.gold[ties], kind="stable")]

@@ -90,11 +90,7 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
 def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
     if not place.removesuffix(".gz").endswith(".tsv"):
         return PairedGeometryTask(title, place)
-    data = read_labelled(place, probing.seed)
-    if data.pairs:
-        raise EvaluationError(f"task {title}: {place} contains pairs, but distances of classes need single texts")
-    rows = [row for part in data.parts.values() for row in part]
-    return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
+    return ClassGeometryTask(title, read_labelled(place, probing.seed))
 
 
 registry.FAMILIES += [

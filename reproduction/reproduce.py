@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"{paper:<11}{key:<5}{table.title}")
         return 0
     keys = tables_of(arguments.paper) if arguments.table == "all" else (arguments.table,)
-    return max(reproduce(arguments, arguments.paper, key) for key in keys)
+    return max(_reproduce(arguments, arguments.paper, key) for key in keys)
 
 
 @cache
@@ -111,20 +111,8 @@ def tables_of(paper: str) -> dict[str, Table]:
     }
 
 
-def reproduce(arguments: Arguments, paper: str, key: str) -> int:
-    """Reproduce one table.
-
-    Args:
-        arguments: Command line.
-        paper: Name of the paper.
-        key: Key of the table, such as T1.
-
-    Returns:
-        Exit code: 1 if data is missing.
-
-    Raises:
-        RecipeError: The table is unknown.
-    """
+def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
+    """Reproduce one table. Returns the exit code: 1 if data is missing."""
     tables = tables_of(paper)
     if key not in tables:
         raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Tables: {', '.join(tables)}")
@@ -145,8 +133,8 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
             print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
             return 1
         found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
-        kept = kept_of(paper, key, table, scale, seeds, found)
-        text = table_text(kept, "text")
+        kept = _kept(paper, key, table, scale, seeds, found)
+        text = _table_text(kept, "text")
         print(text)
         scale.out.mkdir(parents=True, exist_ok=True)
         name = scale.out / f"{paper}-{key}"  # a table may be called C.1
@@ -190,19 +178,10 @@ MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
 EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
 
 
-def kept_of(
+def _kept(
     paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Collect the results for rendering: every score with its run, commit and data, without local paths.
-
-    Args:
-        paper: Name of the paper.
-        key: Key of the table.
-        table: The table.
-        scale: Scale of the runs.
-        seeds: Seeds of the runs.
-        results: Results of the rows.
-    """
+    """Collect the results for rendering: every score with its run, commit and data, without local paths."""
     columns = runs.columns_of(table, scale)
     names = table.mini if scale.mini and table.mini is not None else columns
     scores = [{name: result["scores"][column] for name, column in zip(names, columns, strict=True)} for result in results]
@@ -213,22 +192,17 @@ def kept_of(
     return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
 
 
-def read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
+def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
     """Return the table of stored results, its rows, and their values."""
     table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
     rows = [row for row in table.rows if row.label in labels or row.lacks]
     return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
 
 
-def table_text(kept: Mapping[str, Any], style: str) -> str:
-    """Render stored results with the verdicts of the table's claims.
-
-    Args:
-        kept: Stored results, see `kept_of`.
-        style: "text", "markdown" or "latex".
-    """
-    table, rows, values = read(kept)
-    text = f"{head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
+def _table_text(kept: Mapping[str, Any], style: str) -> str:
+    """Render stored results as "text" or "markdown", with the verdicts of the table's claims."""
+    table, rows, values = _read(kept)
+    text = f"{_head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
@@ -239,17 +213,17 @@ def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
     def block(match: re.Match[str]) -> str:
         kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
         if "models" in kept:
-            text = compared(kept)
+            text = _compared(kept)
         else:
-            text, (table, _, values) = table_text(kept, "markdown"), read(kept)
+            text, (table, _, values) = _table_text(kept, "markdown"), _read(kept)
             claims[kept["table"]] = judged(table, kept["columns"], values)
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     return MARKED.sub(block, page.read_text(encoding="utf-8")), claims
 
 
-def compared(report: Mapping[str, Any]) -> str:
-    """Render the report of several models."""
+def _compared(report: Mapping[str, Any]) -> str:
+    """Render a report of several models by `evaluate.py`."""
     found = report["significance"]
     p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
     rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
@@ -286,13 +260,8 @@ def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     return [known[label] for label in labels] if labels else list(table.rows)
 
 
-def head(table: Table, kept: Mapping[str, Any]) -> str:
-    """Return the lines above a table: title, scale, seeds and open points.
-
-    Args:
-        table: The table.
-        kept: Stored results, see `kept_of`.
-    """
+def _head(table: Table, kept: Mapping[str, Any]) -> str:
+    """Return the lines above a table: title, scale, seeds and open points."""
     lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
     if kept["mini"]:
         lines.append(

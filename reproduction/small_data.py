@@ -15,17 +15,17 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from braceexpand import braceexpand
+from pydantic import TypeAdapter
 
 from multicse.data.errors import DataError
 from multicse.data.limits import cache_path
-from multicse.reproduction.sources.small import MAKERS, emoji_files
+from multicse.reproduction.sources.small import MAKERS, emoji_names
 
 RAW, ARCHIVES = "https://raw.githubusercontent.com", "https://codeload.github.com"
 TIMEOUT = 60
@@ -41,19 +41,19 @@ class Download:
     licence: str
     digest: str
     files: tuple[str, ...] = ()
-    """Paths; of an archive, patterns of paths. Empty: the images of `emoji_files`."""
+    """Paths; of an archive, patterns of paths. Empty: the images of `emoji_names`."""
     archive: bool = False
     """Download the archive of the repository instead of single files, if there are many."""
 
     def paths(self) -> list[str]:
         """Return the paths of files to download one by one."""
-        return [path for pattern in self.files for path in braceexpand(pattern)] or emoji_files()
+        return [path for pattern in self.files for path in braceexpand(pattern)] or list(emoji_names())
 
 
 def read_downloads() -> dict[str, Download]:
     """Return the downloads of `small_sources.toml` by name."""
-    given = tomllib.loads(Path(__file__).with_name("small_sources.toml").read_text(encoding="utf-8"))
-    return {name: Download(**{**one, "files": tuple(one.get("files", ()))}) for name, one in given.items()}
+    text = Path(__file__).with_name("small_sources.toml").read_text(encoding="utf-8")
+    return TypeAdapter(dict[str, Download]).validate_python(tomllib.loads(text))
 
 
 def default_folder() -> Path:
@@ -61,39 +61,41 @@ def default_folder() -> Path:
     return cache_path("small-data", "1")
 
 
-def prepare(out: Path, server: str | None, show: Callable[[str], None]) -> None:
-    """Download missing files and write the datasets of the small scale.
+def main(out: Path | None, server: str | None) -> int:
+    """Download missing files, write the datasets with progress on standard error, and print their folder.
 
     Args:
-        out: Folder of the datasets; downloads are kept in its folder ``downloads``.
+        out: Folder of the datasets; downloads are kept in its folder ``downloads``. If None, `default_folder`.
         server: URL of a mirror of GitHub with the same paths. If None, GitHub.
-        show: Function that is called with a line per download and dataset.
+
+    Returns:
+        Exit code 0.
 
     Raises:
         DataError: If a file cannot be downloaded, or its digest differs.
     """
-    downloads = read_downloads()
+    out, downloads = out or default_folder(), read_downloads()
+    out.mkdir(parents=True, exist_ok=True)
+    licences = (f"{one.repository} at {one.commit[:12]}: {one.licence}\n" for one in downloads.values())
+    (out / "LICENCES.txt").write_text("".join(licences), encoding="utf-8")
     for number, (name, download) in enumerate(downloads.items(), start=1):
-        folder = out / "downloads" / name
-        show(f"{number} of {len(downloads)}: {download.repository} ({download.licence})")
-        if not folder.is_dir():
-            fetch(download, folder, server)
+        _show(f"{number} of {len(downloads)}: {download.repository} ({download.licence})")
+        if not (out / "downloads" / name).is_dir():
+            fetch(download, out / "downloads" / name, server)
     for name, make in MAKERS.items():
-        place = out / name
-        if place.exists():
-            show(f"{place} exists")
-            continue
-        half = place.with_name(f"{name}.partial")
-        shutil.rmtree(half, ignore_errors=True)
-        half.mkdir(parents=True)
-        make(out / "downloads", half)
-        half.rename(place)
-        show(f"{place}: {sum(file.stat().st_size for file in half_files(place)) / 1e6:.1f} MB")
+        place, half = out / name, out / f"{name}.partial"
+        if not place.exists():
+            shutil.rmtree(half, ignore_errors=True)
+            half.mkdir()
+            make(out / "downloads", half)
+            half.rename(place)
+        _show(f"{place}: {sum(file.stat().st_size for file in place.rglob('*') if file.is_file()) / 1e6:.1f} MB")
+    print(out)
+    return 0
 
 
-def half_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder."""
-    return (file for file in folder.rglob("*") if file.is_file())
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def fetch(download: Download, folder: Path, server: str | None) -> None:
@@ -111,16 +113,16 @@ def fetch(download: Download, folder: Path, server: str | None) -> None:
     half.mkdir(parents=True, exist_ok=True)
     if download.archive:
         place = f"{server or ARCHIVES}/{download.repository}/tar.gz/{download.commit}"
-        with opened(place) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
+        with _opened(place) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
             for member in archive:
                 path = member.name.partition("/")[2]
                 if member.isreg() and any(fnmatch.fnmatch(path, pattern) for pattern in download.files):
-                    save(archive.extractfile(member), half / path)
+                    _save(archive.extractfile(member), half / path)
     else:
         base = f"{server or RAW}/{download.repository}/{download.commit}"
         missing = [path for path in download.paths() if not (half / path).is_file()]
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda path: save(opened(f"{base}/{urllib.parse.quote(path)}"), half / path), missing))
+            list(pool.map(lambda path: _save(_opened(f"{base}/{urllib.parse.quote(path)}"), half / path), missing))
     if (found := digest(half)) != download.digest:
         shutil.rmtree(half)
         raise DataError(
@@ -130,8 +132,7 @@ def fetch(download: Download, folder: Path, server: str | None) -> None:
     half.rename(folder)
 
 
-def opened(url: str) -> IO[bytes]:
-    """Open a URL. Raises DataError if it cannot be downloaded."""
+def _opened(url: str) -> IO[bytes]:
     try:
         stream: IO[bytes] = urllib.request.urlopen(url, timeout=TIMEOUT)
     except (urllib.error.URLError, TimeoutError) as error:
@@ -139,13 +140,8 @@ def opened(url: str) -> IO[bytes]:
     return stream
 
 
-def save(stream: IO[bytes] | None, place: Path) -> None:
-    """Write a stream to a file, which is created only when it is complete.
-
-    Args:
-        stream: Content of the file.
-        place: Path of the file.
-    """
+def _save(stream: IO[bytes] | None, place: Path) -> None:
+    """Write a file, which is created only when it is complete."""
     assert stream is not None
     place.parent.mkdir(parents=True, exist_ok=True)
     half = place.with_name(f"{place.name}.partial")
@@ -156,34 +152,11 @@ def save(stream: IO[bytes] | None, place: Path) -> None:
 
 def digest(folder: Path) -> str:
     """Return the SHA-256 of the lines "OBJECT PATH" of all files, with git object names."""
-    lines = {file.relative_to(folder).as_posix(): object_name(file.read_bytes()) for file in half_files(folder)}
-    return hashlib.sha256("".join(f"{lines[path]} {path}\n" for path in sorted(lines)).encode()).hexdigest()
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    lines = (f"{object_name(files[path].read_bytes())} {path}\n" for path in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def object_name(content: bytes) -> str:
     """Return the git object name of the content of a file."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def licences(downloads: Mapping[str, Download]) -> str:
-    """Return a line per source: repository, commit and licence."""
-    rows = (f"{one.repository} at {one.commit[:12]}: {one.licence}" for one in downloads.values())
-    return "\n".join(rows) + "\n"
-
-
-def main(out: Path | None, server: str | None) -> int:
-    """Prepare the data with progress on standard error, and print its folder.
-
-    Args:
-        out: Folder of the datasets. If None, `default_folder`.
-        server: URL of a mirror of GitHub. If None, GitHub.
-
-    Returns:
-        Exit code 0.
-    """
-    place = out or default_folder()
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "LICENCES.txt").write_text(licences(read_downloads()), encoding="utf-8")
-    prepare(place, server, lambda line: print(line, file=sys.stderr, flush=True))
-    print(place)
-    return 0

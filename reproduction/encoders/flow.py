@@ -61,30 +61,27 @@ class FlowStep(nn.Module):
         return torch.cat([y[:, : self.fixed], y[:, self.fixed :] + self.shift(y[:, : self.fixed])], dim=1)
 
 
-class Flow(nn.Module):
-    """Normalizing flow of `STEPS` steps with a standard normal prior.
+class Flow(nn.Sequential):
+    """Normalizing flow of `STEPS` steps from x (N, d) to z (N, d) with a standard normal prior.
 
     Args:
         size: Dimension of the embeddings.
     """
 
     def __init__(self, size: int) -> None:
-        super().__init__()
-        self.steps: list[FlowStep] = [FlowStep(size) for _ in range(STEPS)]
-        self.registered = nn.ModuleList(self.steps)
+        super().__init__(*(FlowStep(size) for _ in range(STEPS)))
 
+    @property
+    def steps(self) -> list[FlowStep]:
+        """Return the steps in order."""
+        return [step for step in self if isinstance(step, FlowStep)]
+
+    @torch.no_grad()
     def start_from(self, x: Tensor) -> None:
         """Initialise the actnorms one after the other from data x (N, d)."""
-        with torch.no_grad():
-            for step in self.steps:
-                step.start_from(x)
-                x = step(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Transform x (N, d) to z (N, d)."""
         for step in self.steps:
+            step.start_from(x)
             x = step(x)
-        return x
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Return log p(x) (N,) in nats: the log density of z plus the log-determinant."""
@@ -93,13 +90,12 @@ class Flow(nn.Module):
         return prior + torch.stack([step.log_determinant() for step in self.steps]).sum()
 
 
-def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
-    """Fit a flow by maximum likelihood on the CPU: Adam, learning rate 1e-3, batch size 32.
+def fit_flow(vectors: np.ndarray, seed: int = 0) -> Flow:
+    """Fit a flow by maximum likelihood for one epoch on the CPU: Adam, learning rate 1e-3, batch size 32.
 
     Args:
         vectors: (N, d), embeddings to fit.
         seed: Seed of the initial weights and of the order.
-        epochs: Number of epochs.
 
     Raises:
         EvaluationError: If d is 1, or the loss is not finite.
@@ -112,14 +108,13 @@ def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
         flow = Flow(x.shape[1])
         flow.start_from(x)
         optimizer = torch.optim.Adam(flow.parameters(), lr=RATE)
-        for _ in range(epochs):
-            for rows in torch.randperm(len(x)).split(BATCH):
-                loss = -flow.log_prob(x[rows]).mean() / x.shape[1]
-                if not torch.isfinite(loss):
-                    raise EvaluationError("the loss of the flow is not finite; the embeddings are out of range")
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+        for rows in torch.randperm(len(x)).split(BATCH):
+            loss = -flow.log_prob(x[rows]).mean() / x.shape[1]
+            if not torch.isfinite(loss):
+                raise EvaluationError("the loss of the flow is not finite; the embeddings are out of range")
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     logger.info("flow fitted on %d sentences; last loss %.3f nats per dimension", len(x), loss.item())
     return flow.eval()
 

@@ -65,7 +65,7 @@ def layer_scores(
         encoded = encode_once([task], encoder)
         for number, (how, layer) in enumerate(product(SINGLE, range(layers))):
             start = (layer * len(SINGLE) + number // layers) * width
-            curves[how][layer][task.name] = task.score(OneLayer(encoded, slice(start, start + width))).metrics
+            curves[how][layer][task.name] = task.score(_OneLayer(encoded, slice(start, start + width))).metrics
     return curves
 
 
@@ -96,13 +96,8 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
     return report.Outcome(tables.layout([["layer", *map(" ".join, scores)], *rows]), content, metrics, figures)
 
 
-class OneLayer:
-    """Encoder of a slice of the dimensions of another encoder.
-
-    Args:
-        encoded: Embeddings of all layers.
-        columns: Dimensions of one layer.
-    """
+class _OneLayer:
+    """Encoder of a slice of the dimensions of another encoder."""
 
     def __init__(self, encoded: Encoded, columns: slice) -> None:
         self.encoded, self.columns = encoded, columns

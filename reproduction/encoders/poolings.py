@@ -38,14 +38,14 @@ def make(match: re.Match[str], depth: int) -> Pool:
             f"pooling {match[0]!r} needs at least three layers from layer {start}, but the last layer of the model is "
             f"{depth}; use wk0 for all layers"
         )
-    return lambda states, mask: wk(states, mask, start, WINDOW, released)
+    return lambda states, mask: wk(states, mask, start, released)
 
 
-def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, released: bool = False) -> Tensor:
+def wk(states: States, mask: Tensor, start: int, released: bool) -> Tensor:
     """Pool tokens by SBERT-WK: weighted over the layers of a token, then over the tokens of a sentence.
 
     A token vector is a weighted sum of its layers `start` to l. The weight of layer i is the mean of two weights, each
-    normalised to sum 1 over the layers: the inverse of its mean cosine with the layers at most `window` away (alignment),
+    normalised to sum 1 over the layers: the inverse of its mean cosine with the layers at most `WINDOW` away (alignment),
     and the norm of its component orthogonal to them, relative to its norm (novelty). Tokens are weighted by the variance of
     the cosines of adjacent layers. The last token ([SEP]) is excluded, as in the authors' code.
 
@@ -53,8 +53,7 @@ def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, r
         states: Hidden states of the layers 0 to l, each (B, T, d).
         mask: (B, T), attention mask.
         start: First layer that is used.
-        window: Number of adjacent layers on either side.
-        released: Follow the authors' code where it differs: layers with fewer than `window` layers below them ignore these
+        released: Follow the authors' code where it differs: layers with fewer than `WINDOW` layers below them ignore these
             layers, and the alignment is the cosine with the projection on the span of the adjacent layers, divided by their
             number once more, which favours the first and last layers.
 
@@ -70,7 +69,7 @@ def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, r
     keep[torch.arange(len(keep), device=keep.device), last] = keep.sum(1) == 1  # a single token is kept
     sentence = keep.nonzero()[:, 0]
     layers = torch.stack([state[keep].float() for state in states[start:]], dim=1)  # (M, L, d): M tokens, L layers
-    weights = _layer_weights(layers, window, released)
+    weights = _layer_weights(layers, released)
     tokens = torch.einsum("ml,mld->md", weights, layers)
     importance = torch.cosine_similarity(layers[:, 1:], layers[:, :-1], dim=2).var(1, unbiased=False)
     total = importance.new_zeros(len(keep)).index_add(0, sentence, importance)
@@ -78,14 +77,14 @@ def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, r
     return tokens.new_zeros(len(keep), tokens.shape[1]).index_add(0, sentence, share.unsqueeze(1) * tokens)
 
 
-def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
+def _layer_weights(layers: Tensor, released: bool) -> Tensor:
     """Return weights (M, L) of the layers (M, L, d) of M tokens."""
     # Only norms and angles matter, so the d dimensions are reduced to the span of a token's layers (at most L).
     layers = torch.linalg.qr(layers.transpose(1, 2), mode="r").R.transpose(1, 2)
     alignment, novelty = [], []
     for i in range(layers.shape[1]):
-        near = [j for j in range(max(0, i - window), min(layers.shape[1], i + window + 1)) if j != i]
-        if released and i < window:
+        near = [j for j in range(max(0, i - WINDOW), min(layers.shape[1], i + WINDOW + 1)) if j != i]
+        if released and i < WINDOW:
             near = [j for j in near if j > i]
         # The columns of R are the layers in an orthonormal basis: first the neighbours, then layer i. Its last coordinate
         # is its component orthogonal to all neighbours.

@@ -8,9 +8,11 @@ import io
 import json
 import random
 import re
+import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from shutil import ignore_patterns
 
 from multicse.data.errors import DataError
 
@@ -34,12 +36,7 @@ def senteval(downloads: Path, out: Path) -> None:
         out: Folder to write to.
     """
     for name in ("senteval", "senteval-transfer"):
-        folder = downloads / name / "SentEval" / "data"
-        for file in (folder / "downstream").rglob("*"):
-            place = out / file.relative_to(folder)
-            if file.is_file() and "SNLI" not in place.parts:
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(file.read_bytes())
+        shutil.copytree(downloads / name / "SentEval" / "data", out, ignore=ignore_patterns("SNLI"), dirs_exist_ok=True)
 
 
 def sts(downloads: Path, out: Path) -> None:
@@ -50,37 +47,32 @@ def sts(downloads: Path, out: Path) -> None:
         rows = []
         for file in sorted(base.joinpath(*parts).glob("STS.input.*.txt"), key=lambda file: file.name.lower()):
             subset = file.name.removeprefix("STS.input.").removesuffix(".txt")
-            scores = read(file.with_name(f"STS.gs.{subset}.txt"))
-            pairs = read(file)
+            scores = _read(file.with_name(f"STS.gs.{subset}.txt"))
+            pairs = _read(file)
             for number, (pair, score) in enumerate(zip(pairs, scores, strict=True)):
                 if score.strip():
                     rows.append((f"STS{year}", subset, str(number), score.strip(), *pair.split("\t")[:2]))
-        write(out / f"STS{year}.raw.tsv", header, rows)
+        _write(out / f"STS{year}.raw.tsv", header, rows)
     for part in ("dev", "test", "train"):
-        fields = [line.split("\t") for line in read(base / "STSBenchmark" / "stsbenchmark" / f"sts-{part}.csv")]
+        fields = [line.split("\t") for line in _read(base / "STSBenchmark" / "stsbenchmark" / f"sts-{part}.csv")]
         rows = [(f"STSB-{part}", f"{row[0]}/{row[1]}/{row[2]}", *row[3:7]) for row in fields]
-        write(out / f"STSB.{part}.raw.tsv", header, rows)
+        _write(out / f"STSB.{part}.raw.tsv", header, rows)
     for part in ("train", "trial"):
-        sick = [("SICK", part, *(row[i] for i in (0, 3, 1, 2))) for row in sick_rows(downloads, part)]
-        write(out / f"SICK.{part}.raw.tsv", header, sick)
+        sick = [("SICK", part, *(row[i] for i in (0, 3, 1, 2))) for row in _sick_rows(downloads, part)]
+        _write(out / f"SICK.{part}.raw.tsv", header, sick)
 
 
-def sick_rows(downloads: Path, part: str) -> list[list[str]]:
-    """Return the rows of a split of SICK: id, two sentences, relatedness, entailment.
-
-    Args:
-        downloads: Folder of all downloads.
-        part: Name of the split.
-    """
+def _sick_rows(downloads: Path, part: str) -> list[list[str]]:
+    """Return the rows of a split of SICK: id, two sentences, relatedness, entailment."""
     file = downloads / "sick" / "data" / "sts" / "sick2014" / f"SICK_{part}.txt"
-    return [line.split("\t") for line in read(file)[1:]]
+    return [line.split("\t") for line in _read(file)[1:]]
 
 
 def stsb_multi(downloads: Path, out: Path) -> None:
     """Write STS-B in other languages as compressed TSV files."""
     for file in sorted((downloads / "stsb_multi" / "data").iterdir()):
         with file.open(encoding="utf-8", newline="") as lines:
-            write(out / f"{file.stem}.tsv.gz", ("sentence1", "sentence2", "score"), list(csv.reader(lines)))
+            _write(out / f"{file.stem}.tsv.gz", ("sentence1", "sentence2", "score"), list(csv.reader(lines)))
 
 
 def nli(downloads: Path, out: Path) -> None:
@@ -89,15 +81,15 @@ def nli(downloads: Path, out: Path) -> None:
     for part in ("dev", "train"):
         rows = table(downloads / "cad" / "NLI" / "all_combined" / f"{part}.tsv")
         own = [(row["sentence1"], row["sentence2"], row["gold_label"]) for row in rows]
-        write(out / f"cad_{part}.tsv.gz", ("premise", "hypothesis", "label"), own)
+        _write(out / f"cad_{part}.tsv.gz", ("premise", "hypothesis", "label"), own)
         pairs += own
     snli = downloads / "senteval-transfer" / "SentEval" / "data" / "downstream" / "SNLI"
     for part in ("dev", "test"):
-        columns = [read(snli / f"{name}.{part}") for name in ("s1", "s2", "labels")]
+        columns = [_read(snli / f"{name}.{part}") for name in ("s1", "s2", "labels")]
         pairs += zip(*columns, strict=True)
     pairs += [(row["prem"], row["hyp"], row["label"]) for row in table(downloads / "taxinli" / "taxinli10k.tsv")]
     for part in ("train", "trial"):
-        pairs += [(row[1], row[2], row[4].strip().lower()) for row in sick_rows(downloads, part)]
+        pairs += [(row[1], row[2], row[4].strip().lower()) for row in _sick_rows(downloads, part)]
     by_premise: dict[str, dict[str, dict[str, None]]] = {}
     for premise, hypothesis, label in pairs:
         by_premise.setdefault(premise.strip(), {}).setdefault(label.strip().lower(), {})[hypothesis.strip()] = None
@@ -113,35 +105,30 @@ def nli(downloads: Path, out: Path) -> None:
 
 def text_unlabeled(downloads: Path, out: Path) -> None:
     """Write sentences of Wikipedia, one per line, and WikiSplit's pairs."""
+    from multicse.data.offline.sentences import wiki_sentences  # imports gensim
+
     pairs = []
     for part in ("tune", "validation", "test"):
-        for line in read(downloads / "wikisplit" / f"{part}.tsv"):
+        for line in _read(downloads / "wikisplit" / f"{part}.tsv"):
             whole, _, halves = line.partition("\t")
             first, _, second = halves.partition("<::::>")
             pairs.append((part, *(text.strip() for text in (whole, first, second))))
-    write(out / "wikisplit_pairs.en.tsv.gz", ("split", "complex", "simple1", "simple2"), pairs)
-    lines = read(downloads / "wiki" / "data" / "wiki1m_for_simcse.txt")[:-1]  # the last line is cut
-    texts = [line.strip() for line in lines] + [text for pair in pairs for text in pair[1:]] + encyclopedia()
+    _write(out / "wikisplit_pairs.en.tsv.gz", ("split", "complex", "simple1", "simple2"), pairs)
+    lines = _read(downloads / "wiki" / "data" / "wiki1m_for_simcse.txt")[:-1]  # the last line is cut
+    texts = [line.strip() for line in lines] + [text for pair in pairs for text in pair[1:]] + wiki_sentences()
     sentences = [text for text in dict.fromkeys(texts) if text]
     random.Random(0).shuffle(sentences)
     with gzip.open(out / "wiki_combined.en.txt.gz", "wt", encoding="utf-8") as file:
         file.write("\n".join(sentences) + "\n")
 
 
-def encyclopedia() -> list[str]:
-    """Return sentences of the pages of Wikipedia in the package gensim, as in the demo."""
-    from multicse.data.offline.sentences import wiki_sentences
-
-    return wiki_sentences()
-
-
 def multi30k(downloads: Path, out: Path) -> None:
     """Write the five English captions of each training image of Flickr30K."""
     folder = downloads / "multi30k" / "data" / "task2"
-    names = read(folder / "image_splits" / "train_images.txt")
-    columns = [read(folder / "raw" / f"train.{n}.en.gz") for n in range(1, 6)]
+    names = _read(folder / "image_splits" / "train_images.txt")
+    columns = [_read(folder / "raw" / f"train.{n}.en.gz") for n in range(1, 6)]
     rows = list(zip((name.partition("#")[0] for name in names), *columns, strict=True))
-    write(out / "captions5.train.en.tsv.gz", ("image", *(f"c{n}" for n in range(1, 6))), rows)
+    _write(out / "captions5.train.en.tsv.gz", ("image", *(f"c{n}" for n in range(1, 6))), rows)
 
 
 def prompts(downloads: Path, out: Path) -> None:
@@ -169,16 +156,15 @@ def fsdd(downloads: Path, out: Path) -> None:
     rows = []
     with tarfile.open(out / "fsdd_flac.tar", "w") as archive:
         for file in sorted((downloads / "fsdd" / "recordings").iterdir()):
-            digit, speaker, index = file.stem.split("_")
+            digit, speaker, _ = file.stem.split("_")
             if speaker not in SPEAKERS:
                 continue
             samples, rate = soundfile.read(file, dtype="int16")
             flac = io.BytesIO()
             soundfile.write(flac, samples, rate, format="FLAC")
-            add(archive, f"{file.stem}.flac", flac.getvalue())
-            split = "test" if int(index) < 5 else "train"
-            rows.append((f"{file.stem}.flac", digit, speaker, index, split, str(rate), str(len(samples))))
-    write(out / "fsdd.tsv", ("file", "digit", "speaker", "index", "split", "sample_rate", "samples"), rows)
+            _add(archive, f"{file.stem}.flac", flac.getvalue())
+            rows.append((f"{file.stem}.flac", digit, speaker))
+    _write(out / "fsdd.tsv", ("file", "digit", "speaker"), rows)
 
 
 def coco_mini(downloads: Path, out: Path) -> None:
@@ -193,7 +179,7 @@ def coco_mini(downloads: Path, out: Path) -> None:
         rows = [one for one in given["images"] if one["file_name"] in files and len(captions.get(one["id"], ())) >= 5]
         with tarfile.open(out / f"coco_mini_{part}.tar", "w") as archive:
             for one in rows:
-                add(archive, one["file_name"], files[one["file_name"]].read_bytes())
+                _add(archive, one["file_name"], files[one["file_name"]].read_bytes())
         lines = [
             {"file": one["file_name"], "captions": captions[one["id"]][:5], "license_id": one["license"]} for one in rows
         ]
@@ -202,7 +188,6 @@ def coco_mini(downloads: Path, out: Path) -> None:
 
 def cifar10(downloads: Path, out: Path) -> None:
     """Write 500 training images of each class in five shards, and 100 test images of each class."""
-    (out / "classes.json").write_text(json.dumps(CLASSES), encoding="utf-8")
     chosen = []
     for number, name in enumerate(CLASSES):
         chosen += [(number, file) for file in sorted((downloads / "cifar10" / "train" / name).iterdir())[:500]]
@@ -210,12 +195,12 @@ def cifar10(downloads: Path, out: Path) -> None:
     for shard in range(5):
         with tarfile.open(out / f"cifar10-train-{shard:05d}.tar", "w") as archive:
             for place, (number, file) in enumerate(chosen[1000 * shard : 1000 * (shard + 1)]):
-                add(archive, f"s{shard}_{place:05d}.jpg", file.read_bytes())
-                add(archive, f"s{shard}_{place:05d}.cls", str(number).encode())
+                _add(archive, f"s{shard}_{place:05d}.jpg", file.read_bytes())
+                _add(archive, f"s{shard}_{place:05d}.cls", str(number).encode())
     with tarfile.open(out / "cifar10-test-subset.tar", "w") as archive:
         for name in CLASSES:
             for file in sorted((downloads / "cifar10" / "test" / name).iterdir())[:100]:
-                add(archive, f"test/{name}/{file.name}", file.read_bytes())
+                _add(archive, f"test/{name}/{file.name}", file.read_bytes())
 
 
 def emoji(downloads: Path, out: Path) -> None:
@@ -232,7 +217,7 @@ def emoji(downloads: Path, out: Path) -> None:
             Image.alpha_composite(white, image).convert("RGB").resize((64, 64), Image.Resampling.LANCZOS).save(
                 content, "PNG"
             )
-            add(archive, Path(path).name, content.getvalue())
+            _add(archive, Path(path).name, content.getvalue())
     lines = [{"file": Path(path).name, "names": {"en": name}} for path, name in names.items()]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (out / "emoji_names.jsonl").write_text(text, encoding="utf-8")
@@ -256,11 +241,6 @@ def emoji_names() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def emoji_files() -> list[str]:
-    """Return the paths of the images of `emoji_names`."""
-    return list(emoji_names())
-
-
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     make.__name__: make
     for make in (
@@ -271,21 +251,15 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
 """Functions that write a folder, by its name."""
 
 
-def write(place: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a TSV without quoting, compressed if its name ends in .gz; tabs and line ends in texts become spaces.
-
-    Args:
-        place: Path of the file.
-        header: Names of the columns.
-        rows: Rows of the table.
-    """
+def _write(place: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a TSV without quoting, compressed if its name ends in .gz; tabs and line ends in texts become spaces."""
     text = "".join(
         "\t".join(" ".join(re.split(r"[\t\r\n]", cell)).strip() for cell in row) + "\n" for row in (header, *rows)
     )
     place.write_bytes(gzip.compress(text.encode()) if place.suffix == ".gz" else text.encode())
 
 
-def read(file: Path) -> list[str]:
+def _read(file: Path) -> list[str]:
     """Return the lines of a text file, optionally .gz; only line feeds separate lines."""
     content = file.read_bytes()
     text = (gzip.decompress(content) if file.suffix == ".gz" else content).decode("utf-8", "replace")
@@ -294,17 +268,11 @@ def read(file: Path) -> list[str]:
 
 def table(file: Path) -> list[dict[str, str]]:
     """Return the rows of a TSV with a header, without quoting."""
-    return list(csv.DictReader(read(file), delimiter="\t", quoting=csv.QUOTE_NONE))
+    return list(csv.DictReader(_read(file), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive, with equal bytes on every machine.
-
-    Args:
-        archive: Archive that is written.
-        name: Name of the file.
-        content: Content of the file.
-    """
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    """Add a file to an archive, with equal bytes on every machine."""
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))

@@ -57,8 +57,7 @@ def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
 def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
     """Return the seconds for training, and for encoding both sentences of all pairs of STS-B's test set.
 
-    The training time of a trained model includes evaluations, the training time of a flow is loading and fitting, and other
-    models have 0.
+    Training includes evaluations; the training of a flow is loading and fitting, and other models have 0.
     """
     start = time.perf_counter()
     encoder = load_model(model, batch_size=16)
@@ -72,10 +71,7 @@ def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 def layers(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Return Spearman x 100 on STS-B's test set by layer, with the pooling of the model.
-
-    A trained model, without a pooling, has the same value in every column.
-    """
+    """Return Spearman x 100 on STS-B's test set by layer; a trained model, without a pooling, has one value for all."""
     task, spec = pair_task("stsb-test", data), parse(model)
     if spec.pooling is None:
         return dict.fromkeys(table.columns, task.score(load_model(model)).metrics["spearman"])
@@ -142,12 +138,7 @@ def seeded() -> torch.Generator:
 
 
 def pair_task(name: str, data: Path) -> PairTask:
-    """Return the STS task of this name.
-
-    Args:
-        name: Name of a set of rated pairs.
-        data: Folder of evaluation data.
-    """
+    """Return the STS task of this name from a folder of evaluation data."""
     (task,) = make_tasks([name], data)
     assert isinstance(task, PairTask)
     return task

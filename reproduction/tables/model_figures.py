@@ -50,10 +50,9 @@ def augmentations(model: str, table: Table, data: Path) -> Figure:
 def circle(model: str, table: Table, data: Path) -> Figure:
     """Draw distances within classes, and random tokens in a plane with the density of their angles (MoCoUTRL, Figure 2).
 
-    The texts are the test set of the file in the first column. Distances are computed between unit vectors in all
-    dimensions. Five tokens per text are reduced to two dimensions by linear kernel PCA, which is PCA. The tokens of all
-    classes, and of four classes each, are drawn as points on a Gaussian density, and their angles as a von Mises-Fisher
-    density.
+    The texts are the test set of the file in the first column. Distances are between unit vectors in all dimensions. PCA
+    reduces five tokens per text to two dimensions. The tokens of all classes, and of four classes each, are drawn as points
+    on a Gaussian density, and their angles as a von Mises-Fisher density.
     """
     from scipy.spatial.distance import pdist
     from sklearn.decomposition import PCA
@@ -78,16 +77,10 @@ def circle(model: str, table: Table, data: Path) -> Figure:
     return figure
 
 
-def token_states(encoder: Encoder, texts: Sequence[str], seed: int = 0) -> np.ndarray:
-    """Return the last hidden states (N, 5, d) of five random tokens of each text, drawn with replacement.
-
-    Args:
-        encoder: A `FolderEncoder`.
-        texts: N texts.
-        seed: Seed of the draw.
-    """
+def token_states(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
+    """Return the last hidden states (N, 5, d) of five random tokens of each of N texts, drawn with replacement."""
     assert isinstance(encoder, FolderEncoder)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn: list[np.ndarray] = []
     for start in range(0, len(texts), 64):  # the states of all tokens of all texts would be gigabytes
         part = list(texts[start : start + 64])
@@ -104,9 +97,6 @@ def vmf_density(angles: np.ndarray, places: np.ndarray) -> np.ndarray:
     Args:
         angles: (N,) angles in radians.
         places: (M,) angles at which the density is evaluated.
-
-    Returns:
-        (M,) densities.
     """
     from scipy.stats import circstd, vonmises
 

@@ -8,7 +8,7 @@ import gzip
 import hashlib
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,9 @@ class Offline:
     shards: Path
 
     def stand_in(self, name: str) -> str:
-        """Return a dataset named in the section `small.places` of a paper: ``METHOD:ARGUMENT`` such as ``wikipedia:640``."""
+        """Return a dataset of the section `small.places` of a paper: ``METHOD:ARGUMENT``, or a path with ``{data}``."""
+        if "/" in name:
+            return name.replace("{data}", str(self.data))
         method, *arguments = name.split(":")
         found: str = getattr(self, method)(*(int(text) if text.isdigit() else text for text in arguments))
         return found
@@ -45,7 +47,7 @@ class Offline:
         """Return shards of 73,604 sentences of Wikipedia, or of the first `count`."""
         if count is not None:
             return self.lines(self.sentences(count), f"wiki-{count}")
-        return self.pack("text", self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "wiki")
+        return self.pack("text", "text_unlabeled/wiki_combined.en.txt.gz", "wiki")
 
     def sentences(self, count: int | None) -> list[str]:
         """Return the first `count` sentences of Wikipedia. If None, all."""
@@ -60,8 +62,7 @@ class Offline:
 
     def nli(self) -> str:
         """Return shards of 10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
-        columns = ("--columns", "sent0", "sent1", "hard_neg")
-        return self.pack("table", self.data / "nli" / "nli_triples.csv.gz", "nli", *columns)
+        return self.pack("table", "nli/nli_triples.csv.gz", "nli", "--columns", "sent0", "sent1", "hard_neg")
 
     def nli_sentences(self) -> str:
         """Return shards of the distinct texts of the NLI triples."""
@@ -97,35 +98,22 @@ class Offline:
         dev = learned[::10]
         del learned[::10]
         for part, rows in (("train", learned), ("dev", dev), ("test", tested)):
-            self.write(("label", "text"), [(label.partition(":")[0], text.strip()) for label, text in rows], f"trec.{part}")
+            lines = (f"{label.partition(':')[0]}\t{text.strip()}" for label, text in rows)
+            self.file(f"trec.{part}.tsv", ["label\ttext", *lines])
 
     def vectors(self, sentences: int | None = 20_000, dim: int = 100, epochs: int = 10) -> str:
-        """Return word vectors trained on sentences of Wikipedia; they are trained once.
-
-        Args:
-            sentences: Number of sentences. If None, all.
-            dim: Dimension of the vectors.
-            epochs: Epochs of training.
-        """
+        """Return word vectors, trained once on the first sentences of Wikipedia, or on all."""
         folder = self.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
         if not is_word_vectors(folder):
             train_vectors(self.sentences(sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
         return str(folder)
 
-    def google_news(self) -> str:
-        """Return a file of 1,000 vectors of word2vec."""
-        return str(self.data / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
-
     # -------------------------------------------------------------------------------------------------- images and audio
-
-    def images(self) -> str:
-        """Return shards of 5,000 images of CIFAR-10 with their classes."""
-        return str(self.data / "cifar10" / "cifar10-train-{00000..00004}.tar")
 
     def speech(self) -> str:
         """Return shards of 2,500 spoken digits; the class is the speaker."""
-        root = ("--root", self.unpacked(self.data / "fsdd" / "fsdd_flac.tar"))
-        return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
+        root = self.unpacked("fsdd/fsdd_flac.tar")
+        return self.pack("audio", "fsdd/fsdd.tsv", "fsdd", "--label", "speaker", "--root", root)
 
     def clip_sets(self) -> None:
         """Pack the image and audio datasets on which rows of clip.toml are trained or evaluated."""
@@ -134,84 +122,55 @@ class Offline:
         self.nli_sentences()
         self.emoji()
         for part, name in (("train", "train"), ("test", "val")):
-            root = self.unpacked(self.data / "coco_mini" / f"coco_mini_{name}.tar")
-            options = ("--root", root, "--captions", "captions", "--split", part)
-            self.pack("images", self.data / "coco_mini" / f"captions_{name}.jsonl", f"coco-{part}", *options)
-        classes = Path(self.unpacked(self.data / "cifar10" / "cifar10-test-subset.tar")) / "test"
+            options = ("--root", self.unpacked(f"coco_mini/coco_mini_{name}.tar"), "--captions", "captions", "--split", part)
+            self.pack("images", f"coco_mini/captions_{name}.jsonl", f"coco-{part}", *options)
+        classes = f"{self.unpacked('cifar10/cifar10-test-subset.tar')}/test"
         self.pack("images", classes, "cifar10-test", "--split", "test")
 
     def emoji(self) -> None:
         """Pack emojis with their English names, split by a hash of the file name: 200 for test, 100 for validation."""
         names = {row["file"]: row["names"]["en"] for _, row in read_json(self.data / "emoji" / "emoji_names.jsonl")}
         order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-        root = self.unpacked(self.data / "emoji" / "noto_emoji_64px.tar")
+        root = self.unpacked("emoji/noto_emoji_64px.tar")
         for part, files in (("test", order[:200]), ("val", order[200:300]), ("train", order[300:])):
-            source = self.write(("file", "caption"), [(file, names[file]) for file in sorted(files)], f"emoji-{part}")
+            source = self.file(f"emoji-{part}.tsv", ["file\tcaption", *(f"{file}\t{names[file]}" for file in sorted(files))])
             self.pack("images", source, f"emoji-{part}", "--root", root, "--captions", "caption", "--split", part)
 
     # ----------------------------------------------------------------------------------------------------------- packing
 
-    def unpacked(self, archive: Path) -> str:
-        """Return a folder next to the shards with the files of a tar."""
-        folder = self.shards / archive.stem
+    def unpacked(self, archive: str) -> str:
+        """Return a folder next to the shards with the files of a tar of the data."""
+        folder = self.shards / Path(archive).stem
         if not folder.exists():
             partial = folder.with_suffix(".partial")  # may exist after an interruption
             shutil.rmtree(partial, ignore_errors=True)
-            shutil.unpack_archive(archive, partial, filter="data")
+            shutil.unpack_archive(self.data / archive, partial, filter="data")
             partial.rename(folder)
-        return str(folder)
+        return str(folder.absolute())
 
     def lines(self, sentences: Sequence[str], name: str) -> str:
-        """Return shards of the distinct sentences, in their order.
-
-        Args:
-            sentences: Sentences to pack.
-            name: Name of the folder of shards.
-        """
-        self.shards.mkdir(parents=True, exist_ok=True)
-        source = self.shards / f"{name}.txt"
-        source.write_text("\n".join(dict.fromkeys(sentences)) + "\n", encoding="utf-8")
+        """Return shards of the distinct sentences, in their order."""
+        source = self.file(f"{name}.txt", dict.fromkeys(sentences))
         return self.pack("text", source, name)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
-        """Return shards with one sample per row.
+        """Return shards with one sample per row."""
+        source = self.file(f"{name}.tsv", map("\t".join, [columns, *rows]))
+        return self.pack("table", source, name, "--columns", *columns)
 
-        Args:
-            columns: Names of the columns.
-            rows: Rows to pack.
-            name: Name of the folder of shards.
-        """
-        return self.pack("table", self.write(columns, rows, name), name, "--columns", *columns)
-
-    def write(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Path:
-        """Write a TSV next to the shards, for `pack`.
-
-        Args:
-            columns: Names of the columns.
-            rows: Rows to write.
-            name: Name of the file, without extension.
-        """
+    def file(self, name: str, lines: Iterable[str]) -> Path:
+        """Write lines to a file next to the shards."""
         self.shards.mkdir(parents=True, exist_ok=True)
-        source = self.shards / f"{name}.tsv"
-        source.write_text("".join("\t".join(row) + "\n" for row in [columns, *rows]), encoding="utf-8")
-        return source
+        place = (self.shards / name).absolute()
+        place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return place
 
-    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
-        """Return the folder of shards of a source; it is packed once by ``pipelines/pack.py KIND``.
-
-        Args:
-            kind: Kind of data, as in ``pack.py``.
-            source: File or folder to pack.
-            name: Name of the folder of shards.
-            *options: Further arguments of ``pack.py``.
-
-        Raises:
-            DataError: If the source cannot be packed.
-        """
+    def pack(self, kind: str, source: Path | str, name: str, *options: str) -> str:
+        """Return the folder of shards of a file or folder, which is packed once by ``pipelines/pack.py KIND``."""
         out = self.shards / name
         if not (out / "dataset.json").exists():
             with contextlib.redirect_stdout(sys.stderr):
-                status = pack([kind, str(source), "--out", str(out), *options])
+                status = pack([kind, str(self.data / source), "--out", str(out), *options])
             if status:
-                raise DataError(f"{source} could not be packed, see above")
+                raise DataError(f"{self.data / source} could not be packed, see above")
         return str(out)

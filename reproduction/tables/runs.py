@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,7 +159,7 @@ def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list
             attempt(model.rpartition(":")[2], _check_model, model)
         elif row.recipe is not None:
             recipe = scaled(row, paper, scale)
-            attempt("", _check_encoder, recipe)
+            attempt("", lambda recipe: recipe.method.check(recipe, recipe.encoder.read()), recipe)
             for stream in recipe.streams.values():
                 attempt(stream.shards, stream.open)
     return list(lacks)
@@ -170,10 +169,6 @@ def _check_model(spec: str) -> None:
     fit = parse_model(spec).fit
     if fit is not None and not Path(fit).is_file():
         ShardSet.open(fit)
-
-
-def _check_encoder(recipe: Recipe) -> None:
-    recipe.method.check(recipe, recipe.encoder.read())
 
 
 def results(
@@ -281,7 +276,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(half, file)
+    half.rename(file)
     return content
 
 

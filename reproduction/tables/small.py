@@ -17,9 +17,7 @@ NLI_SHARE = 27
 """Number of NLI triples in NonLing-CSE divided by the number of local ones."""
 FEWER, SHORTER, SMALLER = 640, 10, 8
 """Sentences and epochs of GCLSR, and the factor by which batches are smaller: 100 steps instead of 400."""
-
-
-CLIPS = {"clotho": 3_839, "audiocaps": 49_838, "musiccaps": 2_858}
+CLIPS = {"shards/clotho-train": 3_839, "shards/audiocaps-train": 49_838, "shards/musiccaps-train": 2_858}
 """Training clips of CLAP's paper by dataset."""
 
 
@@ -92,24 +90,16 @@ def _section(paper: str, offline: Offline) -> dict[str, Any]:
 def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
     """Return a row of NonLing-CSE: 200 steps of 64 sentences and 48 images or audio clips, selected on STS-B dev.
 
-    Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks.
-
-    Args:
-        recipe: Recipe of the row at the paper's scale.
-        offline: Local data.
+    Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks. The
+    arguments of this function and of the following ones are the arguments of `row`.
     """
     demo: Recipe = registry.load(recipe.paper).RECIPES["demo"]()
     given, small = recipe.flat(), demo.flat()
     own: dict[str, Any] = {}
-    method = "method" if recipe.paper == "simcse" else "method.text"
-    if given.get(f"{method}.supervised"):
-        own = {"streams.text": parts.nli(64), f"{method}.supervised": True, "run.epochs": recipe.run.epochs}
+    if given.get("method.supervised") or given.get("method.text.supervised"):
+        own = {"streams.text": parts.nli(64), "run.epochs": recipe.run.epochs}
         if first := given["streams.text.first"]:
             own["streams.text.first"] = first // NLI_SHARE
-        if given["streams.text.kind"] == "noisy_text":
-            own |= {"streams.text.kind": "noisy_text", "streams.text.lexicon": "small"}
-            noise = (f"streams.text.{name}" for name in ("deletion", "insertions", "swaps"))
-            own |= {path: given[path] for path in noise}
     own |= changes("nonlingcse", recipe, offline)
     if (select := recipe.evaluation.select or "").startswith("hub:"):
         pairs = offline.data / "stsb_multi" / f"stsb-{select.split(':')[2]}-dev.tsv.gz"
@@ -122,12 +112,7 @@ def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
-    """Return a row of GCLSR: 640 sentences, half the epochs, batches / 8, narrow layers, vectors of 20,000 sentences.
-
-    Args:
-        recipe: Recipe of the row at the paper's scale.
-        offline: Local data.
-    """
+    """Return a row of GCLSR: 640 sentences, half the epochs, batches / 8, narrow layers, vectors of 20,000 sentences."""
     text, optim = recipe.streams["text"], recipe.optim["text"]
     batch = text.batch_size // SMALLER
     own = changes("gclsr", recipe, offline) | {
@@ -139,19 +124,13 @@ def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 def clip(recipe: Recipe, offline: Offline) -> Recipe:
-    """Return a row of CLIP or CLAP with small towers and datasets; losses, variant and relative warm-up are kept.
-
-    Args:
-        recipe: Recipe of the row at the paper's scale.
-        offline: Local data.
-    """
+    """Return a row of CLIP or CLAP with small towers and datasets; losses, variant and relative warm-up are kept."""
     own = changes("clip", recipe, offline)
     if recipe.paper == "cyclip" and recipe.method.variant == "released":
         own["method.variant"] = "fixed"  # the released code truncates texts of CLIP's transformer; the small encoder is BERT
     if recipe.paper == "clap":  # the learning rate and the relative warm-up stay in proportion
-        clips = {f"shards/{name}-train": number for name, number in CLIPS.items()}
         given: Any = recipe.optim["pairs"]
-        steps = recipe.steps(clips[recipe.streams["pairs"].shards])
+        steps = recipe.steps(CLIPS[recipe.streams["pairs"].shards])
         own["optim.pairs.lr"] = 1e-3 * given.lr / 9e-5
         if given.warmup >= 1:
             own["optim.pairs.warmup"] = round(given.warmup / steps * own["run.max_steps"])

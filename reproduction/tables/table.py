@@ -40,9 +40,9 @@ class Row:
     """Row of a table: a recipe to train, an untrained model to evaluate, or the reason why it cannot be run."""
 
     label: str
-    """Name of the row in the paper; unique in a table."""
+    """Unique in a table."""
     recipe: str | None = None
-    """``PIPELINE/RECIPE``, for example ``sgbert/bert-base``."""
+    """``PIPELINE/RECIPE``."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the recipe by their dotted paths."""
     model: str | None = None
@@ -57,8 +57,7 @@ class Row:
     sd: Numbers = ()
     """Published standard deviations, one per column."""
     lacks: str | None = None
-    """Reason why the row cannot be run, ``SHORT: DETAILS``, such as an unpublished model. Such a row shows published numbers
-    only."""
+    """Reason why the row cannot be run, ``SHORT: DETAILS``; it shows published numbers only."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,9 @@ class Table:
     """Table or figure: its rows and columns, their evaluation and the plot."""
 
     title: str
-    """Content of the table, in one line."""
     columns: tuple[str, ...]
-    """Tasks as in `evaluate.py --tasks`: ``TASK``, ``TASK/METRIC``, or ``KIND:PLACE#METRIC``. Without a metric, the primary
-    metric of the task is shown. With `measure`, the keys that it returns."""
+    """Tasks as in `evaluate.py --tasks`: ``TASK``, ``TASK/METRIC``, or ``KIND:PLACE#METRIC`` (default: the primary metric).
+    With `measure`, the keys that it returns."""
     rows: tuple[Row, ...]
     names: tuple[str, ...] = ()
     """Heads of the columns. Default: derived from `columns`."""
@@ -80,19 +78,17 @@ class Table:
     seeds: int | tuple[int, ...] = 1
     """Number of runs per row in the paper, or their seeds."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """Protocol of classifiers, as in `evaluate.py --protocol`."""
+    """Protocol of classifiers, as in `evaluate.py --protocol`; `hidden` as in `evaluate.py --hidden`."""
     hidden: int = 0
-    """Width of the hidden layer of classifiers, as in `evaluate.py --hidden`."""
     measure: Measure | None = None
     """Function that computes the columns if they are not tasks."""
     claims: tuple[Claim, ...] = ()
-    """Claims to test. Each is reported with an effect, an interval, a p value corrected for their number, and a verdict."""
+    """Claims to test."""
     rates: tuple[float, ...] = ()
-    """Factors on all learning rates. Each factor is tried once per trained row, and the best one on the development task is
-    used for all seeds of the row. Default: the learning rates of the recipes."""
+    """Factors on all learning rates. Each is tried once per trained row, and the best one on the development task is used
+    for all seeds of the row."""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of settings by dotted path. Each combination is run once per trained row, and the best one on the development
-    task is used for all seeds of the row."""
+    """Values of settings by dotted path, whose combinations are tried in the same way."""
     mini: tuple[str, ...] | None = None
     """Columns at the small scale; ``{data}`` is the folder of datasets and ``{shards}`` the folder of their shards. Default:
     the columns with available data."""

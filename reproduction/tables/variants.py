@@ -32,11 +32,10 @@ VARIANTS = (
 def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[str]) -> tuple[Row, ...]:
     """Expand the rows trained by a paper's own pipelines into variants; equal variants share a row.
 
-    A row is compared with the same variant of its reference. If a recipe rejects a variant, the row is not run and shows the
-    reason.
+    A row is compared with the same variant of its reference. If a recipe rejects a variant, the row shows the reason.
 
     Args:
-        rows: Rows of a table. `Row.variants` restricts the variants of a row.
+        rows: Rows of a table.
         reference: Label of the row for comparison.
         pipelines: Pipelines of the paper.
     """

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from multicse.evaluation.task import EvaluationError
 
@@ -279,3 +279,36 @@ def best_round(
         else:
             misses += 1
     return best, score, epochs
+
+
+def fit_module(
+    make: Callable[[], nn.Module],
+    x: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    dev: Callable[[nn.Module], float],
+    protocol: Protocol,
+) -> tuple[nn.Module, float, int]:
+    """Train a module by `best_round`, with its optimizer, on shuffled minibatches; without L2.
+
+    Args:
+        make: Function that returns the module with new weights.
+        x: Features, (N, d).
+        targets: Targets, (N, ...).
+        loss: Function of outputs and targets of a minibatch.
+        dev: Function of the module that returns the dev score.
+        protocol: Protocol of training; its seed determines weights and order.
+    """
+    order = torch.Generator().manual_seed(protocol.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(protocol.seed)
+        model = make()
+    optimizer = OPTIMIZERS[protocol.optimizer](list(model.parameters()))
+
+    def epoch() -> None:
+        for rows in torch.randperm(len(x), generator=order).split(protocol.batch):
+            optimizer.zero_grad()
+            loss(model(x[rows]), targets[rows]).backward()
+            optimizer.step()
+
+    return best_round(model, epoch, lambda: dev(model), protocol)

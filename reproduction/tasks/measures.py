@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask
 from multicse.evaluation.tasks.geometry import anisotropy, cosine_blocks, on_sphere
 from multicse.evaluation.tasks.retrieval import Found, RetrievalTask, place_in_group
 
@@ -21,18 +21,9 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> tuple[
 
     Args:
         x: Embeddings, (N, d); they are normalised to unit length.
-        labels: Classes, (N,).
-
-    Raises:
-        EvaluationError: If there is only one class, or every class has only one member.
+        labels: Classes, (N,): at least two, of which one has two members.
     """
     numbers = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
-    sizes = numbers.bincount()
-    if len(numbers) != len(x) or len(sizes) < 2 or sizes.max() < 2:
-        raise EvaluationError(
-            f"{len(x)} vectors with {len(numbers)} labels of {len(sizes)} classes, the largest of {int(sizes.max())}: "
-            "distances within and between classes need at least two classes, and two members of one class"
-        )
     totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, dtype=torch.double)  # within, all
     for rows, columns, cosines in cosine_blocks(unit := on_sphere(x).double(), unit):
         distances = (2 - 2 * cosines).clamp_(0, 4).sqrt_()
@@ -48,46 +39,37 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> tuple[
     return intra, inter
 
 
-class ClassGeometryTask:
-    """Distances within and between classes of labelled texts.
+class ClassGeometryTask(LabelledTask):
+    """Distances within and between classes of labelled texts, and `anisotropy`; they are not in points.
 
-    Metrics: ``intra_class_distance`` (lower for denser classes), ``inter_class_distance``, ``distance_ratio`` (the first
-    divided by the second), and `anisotropy`. They are not in points.
+    Metrics: ``intra_class_distance`` (lower for denser classes), ``inter_class_distance``, and ``distance_ratio`` (the first
+    divided by the second).
 
-    Args:
-        name: Name of the task.
-        texts: N texts.
-        labels: N class names.
+    Raises:
+        EvaluationError: If the texts are pairs, or every class has only one member.
     """
 
     primary = "distance_ratio"
 
-    def __init__(self, name: str, texts: Sequence[str], labels: Sequence[str]) -> None:
-        self.name = name
-        self.texts, self.labels = list(texts), list(labels)
-
-    @property
-    def hash(self) -> str:
-        """Return the SHA-256 of the texts and labels."""
-        return hashlib.sha256(repr(list(zip(self.texts, self.labels, strict=True))).encode()).hexdigest()
-
-    def sentences(self) -> list[str]:
-        """Return the distinct texts."""
-        return list(dict.fromkeys(self.texts))
+    def __init__(self, name: str, data: Labelled) -> None:
+        super().__init__(name, data)
+        self.labels = np.concatenate(list(data.y.values()))
+        if data.pairs or len(np.unique(self.labels)) == len(self.labels):
+            raise EvaluationError(
+                f"task {name}: {data.source} contains pairs, or every class has one text; distances of classes need single "
+                "texts, and two texts of one class"
+            )
 
     def score(self, encoder: Encoder) -> Score:
         """Return the metrics, and counts as details."""
-        (vectors,) = look_up(encoder, self.texts)
-        try:
-            intra, inter = class_distances(vectors, self.labels)
-        except EvaluationError as error:
-            raise EvaluationError(f"task {self.name}: {error}") from error
+        vectors = np.concatenate(look_up(encoder, *self.data.sides))
+        intra, inter = class_distances(vectors, self.labels)
         metrics = {
             "intra_class_distance": intra,
             "inter_class_distance": inter,
             "distance_ratio": intra / inter if inter else 1.0,
         }
-        return Score(metrics | anisotropy(vectors), {"items": len(vectors), "classes": len(set(self.labels))})
+        return Score(metrics | anisotropy(vectors), {"items": len(vectors), "classes": len(self.data.classes)})
 
 
 def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:

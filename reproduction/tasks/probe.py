@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from multicse.evaluation.task import Probing
 from multicse.evaluation.tasks.classification import Fitted, Parts, accuracy
-from multicse.reproduction.tasks.classifiers import OPTIMIZERS, Classifiers, Protocol, best_round, fit
+from multicse.reproduction.tasks.classifiers import Classifiers, Protocol, fit, fit_module
 
 OUTER_SEED = 1111  # seed of the outer folds; SentEval fixes it, independent of the seed of the classifier
 HELD_OUT = 0.05  # fraction of the training rows for early stopping of the last fit
@@ -63,22 +63,16 @@ def run(x: Parts, y: Parts, protocol: Protocol) -> Result:
         protocol: Protocol of training.
     """
     if "all" in x:
-        return nested(x["all"], y["all"], protocol)
+        return _nested(x["all"], y["all"], protocol)
     if "dev" in x:
-        return split(x, y, protocol)
-    return kfold(x, y, protocol)
+        return _split(x, y, protocol)
+    return _kfold(x, y, protocol)
 
 
-def nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
-    """Test on outer folds; inner folds of the other rows select the L2 (SentEval's InnerKFoldClassifier).
-
-    Args:
-        x: Features, (N, d).
-        y: Classes, (N,).
-        protocol: Protocol of training.
-    """
-    outer = list(folds(y, protocol.kfold, OUTER_SEED))
-    inner = [(rest[a], rest[b]) for rest, _ in outer for a, b in folds(y[rest], protocol.kfold, OUTER_SEED)]
+def _nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
+    """Test on outer folds; inner folds of the other rows select the L2 (SentEval's InnerKFoldClassifier)."""
+    outer = list(_folds(y, protocol.kfold, OUTER_SEED))
+    inner = [(rest[a], rest[b]) for rest, _ in outer for a, b in _folds(y[rest], protocol.kfold, OUTER_SEED)]
     choice = _choose(x, y, inner, len(outer), protocol)
     final = _last_fit(x, y, [rest for rest, _ in outer], choice, protocol)
     votes, predicted = final.predict(x), np.zeros(len(y), dtype=np.int64)
@@ -88,61 +82,37 @@ def nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
     return _result(choice, scores, final, predicted)
 
 
-def kfold(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """Select the L2 by k-fold on train, then fit on train and test (SentEval's KFoldClassifier).
-
-    Args:
-        x: Features (N, d) by split.
-        y: Classes (N,) by split.
-        protocol: Protocol of training.
-    """
+def _kfold(x: Parts, y: Parts, protocol: Protocol) -> Result:
+    """Select the L2 by k-fold on train, then fit on train and test (SentEval's KFoldClassifier)."""
     learned, labels = x["train"], y["train"]
-    choice = _choose(learned, labels, list(folds(labels, protocol.kfold, protocol.seed)), 1, protocol)
+    choice = _choose(learned, labels, list(_folds(labels, protocol.kfold, protocol.seed)), 1, protocol)
     final = _last_fit(learned, labels, [np.arange(len(labels))], choice, protocol)
     predicted = final.predict(x["test"])[:, 0]
     return _result(choice, [accuracy(y["test"], predicted)], final, predicted)
 
 
-def split(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """Fit once per L2 on train and test the best one on dev (SentEval's SplitClassifier, which fits it again).
-
-    Args:
-        x: Features (N, d) by split.
-        y: Classes (N,) by split.
-        protocol: Protocol of training.
-    """
+def _split(x: Parts, y: Parts, protocol: Protocol) -> Result:
+    """Fit once per L2 on train and test the best one on dev (SentEval's SplitClassifier, which fits it again)."""
     both, labels = np.concatenate([x["train"], x["dev"]]), np.concatenate([y["train"], y["dev"]])
     learned = len(y["train"])
     pair = (np.arange(learned), np.arange(learned, len(labels)))
-    strengths = np.asarray(protocol.l2)
-    train, dev = _masks([pair] * len(strengths), len(labels))
-    fitted = fit(both, labels, train, dev, strengths, protocol)
-    best = int(np.argmax(_points(fitted.dev)))
-    predicted = fitted.predict(x["test"])[:, best]
+    choice = _choose(both, labels, [pair], 1, protocol)
+    best = protocol.l2.index(choice.l2[0])
+    predicted = choice.fitted.predict(x["test"])[:, best]
     score = accuracy(y["test"], predicted)
-    return Result(score, 100 * float(fitted.dev[best]), [protocol.l2[best]], [score], [int(fitted.epochs[best])], predicted)
+    dev, epochs = 100 * float(choice.fitted.dev[best]), int(choice.fitted.epochs[best])
+    return Result(score, dev, choice.l2, [score], [epochs], predicted)
 
 
-def folds(y: np.ndarray, k: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield training and test rows of stratified k-fold cross-validation.
-
-    Args:
-        y: Classes, (N,).
-        k: Number of folds.
-        seed: Seed of the shuffle.
-    """
+def _folds(y: np.ndarray, k: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield training and test rows of stratified k-fold cross-validation."""
     from sklearn.model_selection import StratifiedKFold
 
     return StratifiedKFold(k, shuffle=True, random_state=seed).split(np.zeros(len(y)), y)
 
 
-def hold_out(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split rows into training rows and the 5 % for early stopping of the last fit, as in the toolkit.
-
-    Args:
-        rows: Indices, (N,).
-        seed: Seed of the split.
-    """
+def _hold_out(rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split rows into training rows and the 5 % for early stopping of the last fit, as in the toolkit."""
     order = np.random.RandomState(seed).permutation(len(rows))
     count = int(HELD_OUT * len(rows))
     return rows[order[count:]], rows[order[:count]]
@@ -167,6 +137,8 @@ class _Choice(NamedTuple):
     dev: list[float]
     l2: list[float]
     epochs: np.ndarray
+    fitted: Classifiers
+    """All classifiers of the groups."""
 
 
 def _choose(
@@ -179,14 +151,14 @@ def _choose(
     scores, epochs = (part.reshape(groups, -1, len(strengths)).mean(1) for part in (fitted.dev, fitted.epochs))
     scores, best = _points(scores), _points(scores).argmax(1)
     group = np.arange(groups)
-    return _Choice(scores[group, best].tolist(), strengths[best].tolist(), epochs[group, best])
+    return _Choice(scores[group, best].tolist(), strengths[best].tolist(), epochs[group, best], fitted)
 
 
 def _last_fit(x: np.ndarray, y: np.ndarray, rows: list[np.ndarray], choice: _Choice, protocol: Protocol) -> Classifiers:
     """Train the classifiers to test, one per group of training `rows`."""
     strengths = np.asarray(choice.l2)
     if protocol.last_fit == "held_out":
-        return fit(x, y, *_masks([hold_out(group, protocol.seed) for group in rows], len(y)), strengths, protocol)
+        return fit(x, y, *_masks([_hold_out(group, protocol.seed) for group in rows], len(y)), strengths, protocol)
     nothing = np.zeros(0, dtype=np.int64)
     lengths = protocol.epoch_size * np.round(choice.epochs / protocol.epoch_size).astype(np.int64)
     return fit(x, y, *_masks([(group, nothing) for group in rows], len(y)), strengths, protocol, lengths)
@@ -237,50 +209,33 @@ def senteval(x: Parts, y: Parts, probing: Probing) -> Fitted:
         y: Classes (N,) by split.
         probing: Settings of the classifier.
     """
-    return _fitted(split, x, y, probing)
+    return _fitted(_split(x, y, protocol_of(probing)), probing)
 
 
 def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """Fit MoCoUTRL's classifier on frozen embeddings, without L2; arguments as `senteval`."""
-    return _fitted(fit_head, x, y, probing)
-
-
-def _fitted(fit: Callable[[Parts, Parts, Protocol], Result], x: Parts, y: Parts, probing: Probing) -> Fitted:
-    protocol = protocol_of(probing)
-    result = fit(x, y, protocol)
-    return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol)})
-
-
-def fit_head(x: Parts, y: Parts, protocol: Protocol) -> Result:
-    """Fit MoCoUTRL's head with Adam and without L2, and test the best round by dev accuracy.
+    """Fit MoCoUTRL's classifier on frozen embeddings with Adam, without L2, and test the best round by dev accuracy.
 
     Args:
-        x: Features (N, d) of train, dev and test.
-        y: Classes (N,) of train, dev and test.
-        protocol: Protocol of training.
+        x: Features (N, d) by split.
+        y: Classes (N,) by split.
+        probing: Settings of the classifier.
     """
     inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
-    labels = torch.from_numpy(y["train"])
-    order = torch.Generator().manual_seed(protocol.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(protocol.seed)
-        model = three_layers(x["train"].shape[1], int(y["train"].max()) + 1)
-    optimizer = OPTIMIZERS[protocol.optimizer](list(model.parameters()))
-
-    def epoch() -> None:
-        for batch in torch.randperm(len(labels), generator=order).split(protocol.batch):
-            loss = nn.functional.cross_entropy(model(inputs["train"][batch]), labels[batch])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-    def dev() -> float:
-        return accuracy(y["dev"], _predict(model, inputs["dev"]))
-
-    best, score, epochs = best_round(model, epoch, dev, protocol)
+    best, score, epochs = fit_module(
+        lambda: three_layers(x["train"].shape[1], int(y["train"].max()) + 1),
+        inputs["train"],
+        torch.from_numpy(y["train"]),
+        nn.functional.cross_entropy,
+        lambda model: accuracy(y["dev"], _predict(model, inputs["dev"])),
+        protocol_of(probing),
+    )
     predicted = _predict(best, inputs["test"])
     tested = accuracy(y["test"], predicted)
-    return Result(tested, score, [0.0], [tested], [epochs], predicted)
+    return _fitted(Result(tested, score, [0.0], [tested], [epochs], predicted), probing)
+
+
+def _fitted(result: Result, probing: Probing) -> Fitted:
+    return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol_of(probing))})
 
 
 @torch.no_grad()

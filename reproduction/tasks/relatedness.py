@@ -16,12 +16,10 @@ from torch.nn import functional as F
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
 from multicse.evaluation.tasks.classification import pair_features
 from multicse.evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
-from multicse.reproduction.tasks.classifiers import Protocol, best_round
+from multicse.reproduction.tasks.classifiers import Protocol, fit_module
 
 CLASSES = 5
-BATCH = 64
 ROUNDS = Protocol(epoch_size=50, max_epochs=1000, tenacity=3)
-RATE = 1e-3
 ROUNDING = 1e-5  # float32 rounding error of a rating
 
 
@@ -138,24 +136,17 @@ def fit(
     Returns:
         Model of the best round (returns logits), its Spearman correlation on dev, and the number of epochs.
     """
-    generator = torch.Generator().manual_seed(seed)
-    targets = rating_distribution(ratings)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model: nn.Module = nn.Linear(train.shape[1], CLASSES)
-        if hidden:
-            model = nn.Sequential(nn.Linear(train.shape[1], hidden), nn.GELU(), nn.Linear(hidden, CLASSES))
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
 
-    def epoch() -> None:
-        order = torch.randperm(len(train), generator=generator)
-        for rows in order.split(BATCH):
-            optimizer.zero_grad()
-            F.mse_loss(model(train[rows]).softmax(1), targets[rows]).backward()
-            optimizer.step()
+    def make() -> nn.Module:
+        if not hidden:
+            return nn.Linear(train.shape[1], CLASSES)
+        return nn.Sequential(nn.Linear(train.shape[1], hidden), nn.GELU(), nn.Linear(hidden, CLASSES))
 
-    def on_dev() -> float:
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(logits.softmax(1), targets)
+
+    def on_dev(model: nn.Module) -> float:
         value = spearman(expected_rating(dev, model), dev_ratings)
         return 0.0 if np.isnan(value) else value
 
-    return best_round(model, epoch, on_dev, ROUNDS)
+    return fit_module(make, train, rating_distribution(ratings), loss, on_dev, ROUNDS.replace(seed=seed))

@@ -185,8 +185,8 @@ class Names(Offline):
     def lines(self, sentences: Sequence[str], name: str) -> str:
         return name
 
-    def unpacked(self, archive: Path) -> str:
-        return archive.stem
+    def unpacked(self, archive: str) -> str:
+        return Path(archive).stem
 
 
 def test_the_small_scale_keeps_the_settings_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import geometry
+from multicse.evaluation.tasks.classification import Labelled, Row
 from multicse.evaluation.tasks.retrieval import map_at_10, relevant_ranks
 from multicse.reproduction.tasks.measures import (
     ClassGeometryTask,
@@ -57,11 +58,6 @@ def test_released_map_at_10_is_an_option(tmp_path: Path) -> None:
             make_tasks([f"retrieval:{shards}?{option}"])
 
 
-def test_every_class_of_one_member_is_refused() -> None:
-    with pytest.raises(EvaluationError):
-        class_distances(cone(4, 3), [1, 2, 3, 4])
-
-
 @pytest.mark.parametrize("chunk", [5, 2048])
 def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(geometry, "CHUNK", chunk)
@@ -73,12 +69,14 @@ def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.
 
 def test_class_geometry_of_texts() -> None:
     texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
-    task = ClassGeometryTask("t", texts, labels)
+    rows = [Row(text, label, "line") for text, label in zip(texts, labels, strict=True)]
+    task = ClassGeometryTask("t", Labelled("file", {"train": rows[:4], "test": rows[4:]}))
     metrics, details, _ = task.score(Bag())
     intra, inter = class_distances(Bag().encode(texts), labels)
     assert metrics["intra_class_distance"] == pytest.approx(intra)
     assert metrics["inter_class_distance"] > metrics["intra_class_distance"]
     assert metrics["distance_ratio"] == pytest.approx(intra / inter)
     assert details == {"items": 5, "classes": 2}
-    assert task.sentences() == ["a dog", "the dog", "a red car", "the red car"]
-    assert task.hash != ClassGeometryTask("t", texts, [*labels[:4], "thing"]).hash
+    for refused in ([rows[0], rows[2]], [row._replace(second="pair") for row in rows]):
+        with pytest.raises(EvaluationError, match="file contains pairs, or every class has one text"):
+            ClassGeometryTask("t", Labelled("file", {"all": refused}))

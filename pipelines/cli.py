@@ -14,7 +14,7 @@ from typing import Any, get_args
 import tyro
 
 from multicse.data.errors import REPORTED, command, did_you_mean, handle_interrupt, report_error
-from multicse.pipelines import api, registry
+from multicse.pipelines import RULES, api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError, current_name
@@ -33,7 +33,7 @@ MINE = "mine"
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Return the recipe of a command line. Invalid values end the program with the message of tyro.
+    """Return the recipe of a command line. Values of another type end the program with the message of tyro.
 
     Args:
         recipes: Recipes of the pipeline.
@@ -42,7 +42,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
             settings.
 
     Raises:
-        RecipeError: If the recipe or a setting does not exist. The message names the nearest name.
+        RecipeError: If the recipe or a setting does not exist or a value is not allowed. The message names the nearest name.
     """
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
     if "--recipe" in arguments:
@@ -66,14 +66,16 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
             place = arguments.index(switch) + 1
             if arguments[place : place + 1] not in (["True"], ["False"]):
                 arguments.insert(place, "True")
-    return tyro.cli(
+    found = tyro.cli(
         Recipe,
         default=base,
         args=[part for pair in pairwise(["", *arguments]) for part in _none(base, *pair)],
         description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
+        registry=RULES,
     )
+    return Recipe.checked(found.model_dump(warnings=False))
 
 
 def _from_file(given: str) -> Recipe:

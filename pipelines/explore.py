@@ -30,6 +30,7 @@ from multicse.evaluation.load import Model, load_model, parse
 from multicse.evaluation.task import EvaluationError, embed, look_up, unit
 from multicse.evaluation.tasks.paired_items import CHUNK, Sample, Samples
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.pipelines import RULES
 from multicse.trainers.engine.cluster import quiet
 
 ADDRESS = "127.0.0.1"
@@ -222,7 +223,7 @@ def page(argv: Sequence[str]) -> None:
     """Draw the page; Streamlit calls this after every change."""
     import streamlit as st
 
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     st.set_page_config("MultiCSE", layout="wide")
     views = {"Nearest": _show_nearest, "Worst pairs": _show_worst_pairs, "Alignment and uniformity": _show_geometry}
     view = views[st.sidebar.radio("Show", list(views))]
@@ -325,7 +326,7 @@ def serve(argv: Sequence[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         quiet()

@@ -20,6 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors
+from multicse.pipelines import RULES
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 
@@ -121,7 +122,7 @@ def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.models.hub_folders import carried_files
     from multicse.trainers.engine.cluster import quiet

@@ -20,7 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
-from multicse.pipelines import registry
+from multicse.pipelines import RULES, registry
 from multicse.pipelines.api import load_recipe, prepare
 from multicse.pipelines.cli import is_shown, parse, refuse_unused
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
@@ -80,7 +80,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if no trial has a score."""
-    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     return _run(*make_sweep(arguments, rest))
 

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 import tyro
 
-from multicse.pipelines import cli, mine, registry
+from multicse.pipelines import RULES, cli, mine, registry
 from multicse.pipelines.run import VERBS
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
@@ -62,13 +62,14 @@ def test_every_setting_is_explained(name: str) -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
-def test_help_has_no_line_breaks_of_the_source() -> None:
-    """The help of --dev has two lines in the source."""
+def test_help_has_no_line_breaks_of_the_source_and_describes_a_default_once() -> None:
+    """The help of --dev has two lines in the source, and its default is None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        options = {action.dest: action for action in tyro.extras.get_parser(mine.Arguments)._actions}
+        options = {action.dest: action for action in tyro.extras.get_parser(mine.Arguments, registry=RULES)._actions}
     text = options["dev"].help
-    assert text and "Default: pairs made of the halves" in text and "\n" not in text
+    assert text and "Default: pairs made of the halves" in text and "\n" not in text and "(default" not in text
+    assert "(default: None)" in (options["images"].help or "")
 
 
 def test_help_imports_torch_only() -> None:

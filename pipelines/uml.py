@@ -62,12 +62,7 @@ RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "bert-base-summed": parts.row(
-        bert_base,
-        "bert-base-summed",
-        SUMMED,
-        "BERT-base with one update on the sum of both losses.",
-    ),
+    **parts.rows(bert_base, {"bert-base-summed": ("BERT-base with one update on the sum of both losses.", SUMMED)}),
 }
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def _arguments(info: StructTypeInfo) -> StructConstructorSpec | None:
 
 @RULES.struct_rule
 def _settings(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Read settings of recipes without checking them, since `cli.parse` checks the whole recipe."""
+    """Read settings of recipes without checking them: `Recipe.checked` or `Recipe.replace` does it for a whole recipe."""
     spec = pydantic_rule(info)
     if spec is None:
         return None

@@ -117,7 +117,7 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
     owners: list[int] = []
     for start, chunk in zip(range(0, most, CHUNK), samples.chunks(CHUNK), strict=False):
         chunk = chunk[: most - start]
-        found = [texts_of(sample, samples) for sample in chunk]
+        found = [_texts_of(sample, samples) for sample in chunk]
         if itself:
             found = [[" / ".join(one)] for one in found]
             vectors.append(embed(model, [sample.item for sample in chunk], samples.modality))
@@ -131,15 +131,8 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
     return Index(unit(embedded), texts, owners, None if samples.modality == "text" else samples)
 
 
-def texts_of(sample: Sample, samples: Samples) -> list[str]:
-    """Return the sentence of a sample, the captions of an image or audio clip, or the name or number of its class.
-
-    The list is empty for samples with neither.
-
-    Args:
-        sample: The sample.
-        samples: Its set, which has the modality and the names of the classes.
-    """
+def _texts_of(sample: Sample, samples: Samples) -> list[str]:
+    """Return the sentence of a sample, the captions of an image or audio clip, or its class; nothing if it has neither."""
     if samples.modality == "text":
         return [sample.item]
     if {"json", "txt"} & set(sample.fields):

@@ -143,10 +143,8 @@ def offline(paper: str) -> Recipe:
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    # Digits are grey and must not be flipped.
-    plain: dict[str, Any] = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
     streams: dict[str, AnyStream] = {
-        "image": ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **plain),
+        "image": parts.offline_digits(),
         "audio": AudioStream(shards=f"{OFFLINE}/audio", batch_size=48, rate=8000, bins=32, frames=96),
     }
     rates = {"image": 1.5e-5, "audio": 3.5e-6}

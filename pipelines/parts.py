@@ -9,6 +9,7 @@ from typing import Any
 
 from multicse.data.offline import OFFLINE
 from multicse.data.streams import AnyStream
+from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import AudioInput
 from multicse.data.streams.text import TextStream
 from multicse.models.config import AnyEncoder
@@ -120,6 +121,12 @@ def models(
 def offline_text(batch_size: int) -> TextStream:
     """Return the stream of sentences from the Wikipedia excerpt in gensim."""
     return TextStream(shards=f"{OFFLINE}/text", batch_size=batch_size)
+
+
+def offline_digits(**views: Any) -> ImageStream:
+    """Return the stream of scanned digits of scikit-learn, which are grey and must not be flipped."""
+    grey = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
+    return ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **grey, **views)
 
 
 OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)

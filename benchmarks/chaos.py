@@ -117,14 +117,7 @@ class Place:
         return f"sqlite:///{self.folder}/mlflow.db"
 
     def start(self, mark: str, workers: int, remote: bool, quiet: bool) -> subprocess.Popen[bytes]:
-        """Start the command of a run like a user; its output is appended to a file.
-
-        Args:
-            mark: Name of the run.
-            workers: Workers of Ray Train; 0 for one process.
-            remote: Store checkpoints in S3.
-            quiet: Train without dropout.
-        """
+        """Start the command of a run like a user; its output is appended to a file."""
         settings = [*SETTINGS.split(), *(RAY.split() if workers else []), *(QUIET.split() if quiet else [])]
         settings += ["--run.num_workers", str(workers)]
         settings += ["--run.output_dir", str(self.folder / mark), "--run.tracking_uri", self.uri]
@@ -159,12 +152,7 @@ def line(process: psutil.Process) -> str:
 
 
 def reached(output: Path, moment: int) -> bool:
-    """Return whether a run has reached a moment.
-
-    Args:
-        output: Output folder of the run.
-        moment: A step; if negative, the writing of a checkpoint, which has a separate folder.
-    """
+    """Return whether a run has reached a step, or, if the moment is negative, writes a checkpoint (in a separate folder)."""
     if moment < 0:
         return any((output / "checkpoint").glob("*.part"))
     journal = output / "journal.jsonl"
@@ -174,11 +162,6 @@ def reached(output: Path, moment: int) -> bool:
 
 def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> bool:
     """Kill the victim, or signal the driver.
-
-    Args:
-        victim: Name of a signal, "driver", "everything", or a key of `VICTIMS`.
-        driver: Process of the command.
-        place: Folder of the run.
 
     Returns:
         False if the process does not exist yet.
@@ -200,11 +183,6 @@ def ended(
 ) -> tuple[int | None, list[str], float]:
     """Wait for the command and all processes.
 
-    Args:
-        driver: Process of the command.
-        place: Folder of the run.
-        earlier: Remaining processes of a driver that was killed before.
-
     Returns:
         Exit code (None after a timeout), the processes that had to be killed, and the seconds until all processes of the
         command had ended.
@@ -225,12 +203,7 @@ def ended(
 
 
 def disturb(case: Case, place: Place) -> None:
-    """Disturb a run and repeat its command until it succeeds.
-
-    Args:
-        case: The run; failures are appended.
-        place: Folder of the run.
-    """
+    """Disturb a run and repeat its command until it succeeds; failures are appended to the case."""
     mark, dice, blows = f"run-{case.number}", random.Random(f"{case.number} moments"), list(case.blows)
     output = place.folder / mark
     for attempt in range(len(blows) + ATTEMPTS):
@@ -276,12 +249,7 @@ def close(found: Mapping[str, object], wanted: Mapping[str, object], tolerance: 
 
 
 def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
-    """Return all metrics of training and evaluation in MLflow.
-
-    Args:
-        uri: Tracking URI.
-        run_id: ID of the run.
-    """
+    """Return all metrics of training and evaluation in MLflow."""
     from mlflow import MlflowClient
 
     client, kinds = MlflowClient(uri), ("train", "eval", "best", "untrained", "trained")
@@ -290,14 +258,7 @@ def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
 
 
 def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> None:
-    """Compare a run with the undisturbed run, and search for remaining files.
-
-    Args:
-        case: The run; failures are appended.
-        place: Folder of the run.
-        reference: Output folder of the undisturbed run.
-        known: Names of temporary folders that undisturbed runs also leave.
-    """
+    """Compare a run with the undisturbed run, and search for files that undisturbed runs do not leave."""
     from mlflow import MlflowClient
 
     output, tolerance = place.folder / f"run-{case.number}", ROUNDING if case.shrinks else 0.0
@@ -354,13 +315,7 @@ def prepared(patience: float) -> Iterator[Place]:
 
 
 def undisturbed(place: Place, workers: int, quiet: bool) -> Path:
-    """Run without disturbance, and return the output folder.
-
-    Args:
-        place: Folder of all runs.
-        workers: Workers of Ray Train; 0 for one process.
-        quiet: Train without dropout.
-    """
+    """Run without disturbance, with 0 workers in one process, and return the output folder."""
     mark = f"whole-{workers}{'-quiet' if quiet else ''}"
     if ended(place.start(mark, workers, remote=False, quiet=quiet), place)[:2] != (0, []):
         sys.exit(f"an undisturbed run fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")

@@ -164,13 +164,7 @@ TABLE: dict[str, list[Damage]] = {
 
 
 def header(name: str, size: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """Return a tar header with any size and a correct checksum.
-
-    Args:
-        name: Name of the member.
-        size: Content of the size field.
-        kind: Type of the member.
-    """
+    """Return a tar header with any size and a correct checksum."""
     info = tarfile.TarInfo(name)
     info.type = kind
     block = bytearray(info.tobuf(tarfile.USTAR_FORMAT))

@@ -153,13 +153,7 @@ KINDS: dict[str, tuple[StreamConfig, dict[str, Callable[[np.random.Generator], b
 
 
 def make_shards(folder: Path, kind: str, manifest: bool) -> None:
-    """Pack 24 samples into two shards.
-
-    Args:
-        folder: Folder of the shards.
-        kind: Kind of the samples, a key of `KINDS`.
-        manifest: Keep `dataset.json`.
-    """
+    """Pack 24 samples into two shards."""
     rng = np.random.default_rng(0)
     samples = (UnpackedSample({name: make(rng) for name, make in KINDS[kind][1].items()}) for _ in range(24))
     pack(samples, Output(folder, kind, shard_size=12))
@@ -168,12 +162,7 @@ def make_shards(folder: Path, kind: str, manifest: bool) -> None:
 
 
 def read_shards(folder: Path, kind: str) -> Found:
-    """Read every sample as a row of its stream.
-
-    Args:
-        folder: Folder of the shards or table.
-        kind: Kind of the samples, a key of `KINDS`.
-    """
+    """Read every sample as a row of its stream."""
     items, bad = {}, 0
     texts = folder / "t.txt"  # which is not read as a part of a folder
     for shard in ShardSet.open(str(texts if texts.exists() else folder)).shards:
@@ -293,13 +282,7 @@ def make_sentence_model(folder: Path) -> None:
 
 
 def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") -> Found:
-    """Read the embeddings of some words, from the model in evaluation and in training.
-
-    Args:
-        folder: Folder that contains the model.
-        name: Name of the model's folder.
-        pooling: Pooling. If None, the folder specifies it.
-    """
+    """Read the embeddings of some words, from the model in evaluation and in training; None is the folder's pooling."""
     from multicse.evaluation.load import load_model
     from multicse.evaluation.task import EvaluationError, embed
     from multicse.models.text_encoder import TextEncoder
@@ -398,12 +381,7 @@ TARGETS = list(_targets())
 
 
 def attempt(number: int, place: Path) -> Outcome:
-    """Run a case.
-
-    Args:
-        number: Number of the case, which determines target and damage.
-        place: Folder for files.
-    """
+    """Run a case; its number determines target and damage."""
     rng = np.random.default_rng([7, number])
     target = TARGETS[number % len(TARGETS)]
     whole, before = _whole(number % len(TARGETS), place)
@@ -470,12 +448,7 @@ def _prepare(place: str) -> None:
 
 
 def outcomes(first: int, runs: int) -> Iterator[Outcome]:
-    """Run each case in a child process, which is restarted if it dies or does not answer.
-
-    Args:
-        first: Number of the first case.
-        runs: Number of cases.
-    """
+    """Run each case in a child process, which is restarted if it dies or does not answer."""
     number, end = first, first + runs
     while number < end:
         with tempfile.TemporaryDirectory() as place:

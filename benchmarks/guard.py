@@ -62,12 +62,7 @@ def step(folder: Path) -> float:
 
 
 class InShards(Dataset[dict[str, Any]]):
-    """Samples of shards by index, decoded and augmented by the function of the stream.
-
-    Args:
-        config: Settings of the stream.
-        shards: Shards to read.
-    """
+    """Samples of shards by index, decoded and augmented by the function of the stream."""
 
     def __init__(self, config: StreamConfig, shards: ShardSet) -> None:
         self.config, self.rng = config, np.random.default_rng(0)

@@ -17,7 +17,7 @@ from multicse.pipelines import parts
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
-from multicse.trainers.recipe import OptimConfig, Recipe
+from multicse.trainers.recipe import Recipe
 
 
 class ESimCSEConfig(MethodConfig):
@@ -94,15 +94,7 @@ class ESimCSE(Method):
 
 def bert_base() -> Recipe:
     """Train BERT-base on a million sentences of Wikipedia, with batches of 64 and a learning rate of 3e-5."""
-    return Recipe(
-        name="esimcse/bert-base",
-        method=ESimCSEConfig(),
-        encoder=parts.BERT_BASE,
-        streams={"text": parts.wiki(64)},
-        optim={"text": OptimConfig(lr=3e-5)},
-        evaluation=parts.STS,
-        run=parts.paper_run("esimcse/bert-base"),
-    )
+    return parts.text_bert_base("esimcse", ESimCSEConfig())
 
 
 def demo() -> Recipe:

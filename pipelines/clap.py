@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -89,24 +87,17 @@ RELEASED = {  # not the variant `released`, which truncates long captions as onl
 ABOUT = "Tables 4, 5, 7, 11: HTSAT-tiny and RoBERTa-base on Clotho; the run ends before its warm-up does; losses"
 
 
-def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
-    return parts.row(partial(model, weights), name, changes, about)
-
-
-RECIPES: dict[str, Callable[[], Recipe]] = {
+ROWS = {
+    "paper": ("CyCLAPs as printed: losses are summed over the batch [errata 4.1].", PRINTED),
+    "warm": ("CyCLAPs with a warm-up that ends in time [errata 4.5].", {"optim.pairs.warmup": REPAIRED_WARMUP}),
+}
+LAION = "LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [errata 4.5]."
+RECIPES = {
     "demo": demo,
     "smoke": smoke,
-    **{name: _row(name, name, {}, f"{ABOUT} {parts.losses(weights)}.") for name, weights in MODELS.items()},
-    "paper": _row("cyclap-s", "paper", PRINTED, "CyCLAPs as printed: losses are summed over the batch [errata 4.1]."),
-    "warm": _row(
-        "cyclap-s", "warm", {"optim.pairs.warmup": REPAIRED_WARMUP}, "CyCLAPs with a warm-up that ends in time [errata 4.5]."
-    ),
-    "released": _row(
-        "clap",
-        "released",
-        RELEASED,
-        "LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [errata 4.5].",
-    ),
+    **parts.models(model, MODELS, ABOUT),
+    **parts.rows(partial(model, "cyclap-s"), ROWS),
+    **parts.rows(partial(model, "clap"), {"released": (LAION, RELEASED)}),
 }
 
 if __name__ == "__main__":

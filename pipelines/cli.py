@@ -7,14 +7,13 @@ import logging
 import shlex
 import sys
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import tyro
 
 from multicse.data.errors import REPORTED, command, did_you_mean, handle_interrupt, report_error
-from multicse.pipelines import api, registry
+from multicse.pipelines import RULES, api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError, current_name
@@ -33,7 +32,7 @@ MINE = "mine"
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Return the recipe of a command line. Invalid values end the program with the message of tyro.
+    """Return the recipe of a command line. Values of another type end the program with the message of tyro.
 
     Args:
         recipes: Recipes of the pipeline.
@@ -42,14 +41,14 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
             settings.
 
     Raises:
-        RecipeError: If the recipe or a setting does not exist. The message names the nearest name.
+        RecipeError: If the recipe or a setting does not exist or a value is not allowed. The message names the nearest name.
     """
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
     if "--recipe" in arguments:
         place = arguments.index("--recipe")
         given = "".join(arguments[place + 1 : place + 2])
         del arguments[place : place + 2]
-        base = _from_file(given) if given and given not in recipes else registry.named(recipes, given)
+        base = registry.from_file(Path(given), "--recipe: ") if given not in recipes else registry.named(recipes, given)
     else:
         base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
     known = base.flat()
@@ -66,21 +65,16 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
             place = arguments.index(switch) + 1
             if arguments[place : place + 1] not in (["True"], ["False"]):
                 arguments.insert(place, "True")
-    return tyro.cli(
+    found = tyro.cli(
         Recipe,
         default=base,
-        args=[part for pair in pairwise(["", *arguments]) for part in _none(base, *pair)],
+        args=arguments,
         description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
+        registry=RULES,
     )
-
-
-def _from_file(given: str) -> Recipe:
-    try:
-        return registry.from_file(Path(given))
-    except RecipeError as error:
-        raise RecipeError(f"--recipe: {error}") from None
+    return Recipe.checked(found.model_dump(warnings=False))
 
 
 def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
@@ -118,24 +112,6 @@ def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) ->
     for path, remedy in remedies.items():
         if given[path] != usual[path]:
             raise RecipeError(f"--{path} {given[path]} is not used here: {remedy}")
-
-
-def _none(base: Recipe, option: str, value: str) -> list[str]:
-    """Translate the value ``none`` of an option for tyro: None or an empty list, unless ``none`` is one of its choices."""
-    if value.startswith("--") and value.endswith("=none"):
-        option = value.removesuffix("=none")
-        return [option, *_none(base, option, "none")]
-    if value != "none":
-        return [value]
-    *parents, last = option.removeprefix("--").replace("-", "_").split(".")
-    place: Any = base
-    for part in parents:
-        place = place.get(part) if isinstance(place, dict) else getattr(place, part, None)
-    field = getattr(type(place), "model_fields", {}).get(last)
-    choices = get_args(field.annotation) if field else ()
-    if Ellipsis in choices:
-        return []
-    return ["None" if type(None) in choices and not any("none" in get_args(choice) for choice in choices) else "none"]
 
 
 def _help(recipes: Recipes, description: str, base: Recipe) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -85,10 +83,6 @@ def demo() -> Recipe:
 smoke = parts.smoke_of(demo)
 
 
-def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
-    return parts.row(partial(model, weights), name, changes, about)
-
-
 PRINTED = {"method.variant": "paper", "optim.*.weight_decay": 0.0}
 """Changes of a recipe; a star is replaced by the name of its update."""
 RELEASED = {
@@ -115,28 +109,23 @@ FINE_TUNED = {
 }
 ABOUT = "Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses"
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
+ROWS = {
+    "paper": (
+        "CyCLIPs as printed: losses are summed over batch and directions, Adam without decay [errata 4.1 to 4.3].",
+        {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
+    ),
+    "cyclip-s-vit": (
+        "CyCLIPs from a pretrained CLIP (ViT-B/32) on your own pairs; not in the paper, learning rate and epochs not tuned.",
+        FINE_TUNED,
+    ),
+}
+NO_WARMUP = "CyCLIP as released: no text dropout, no warm-up, long captions lose the end token [errata 4.4]."
+RECIPES = {
     "demo": demo,
     "smoke": smoke,
-    **{name: _row(name, name, {}, f"{ABOUT} {parts.losses(weights)}.") for name, weights in MODELS.items()},
-    "paper": _row(
-        "cyclip-s",
-        "paper",
-        {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
-        "CyCLIPs as printed: losses are summed over batch and directions, Adam without decay [errata 4.1 to 4.3].",
-    ),
-    "released": _row(
-        "cyclip",
-        "released",
-        RELEASED,
-        "CyCLIP as released: no text dropout, no warm-up, long captions lose the end token [errata 4.4].",
-    ),
-    "cyclip-s-vit": _row(
-        "cyclip-s",
-        "cyclip-s-vit",
-        FINE_TUNED,
-        "CyCLIPs from a pretrained CLIP (ViT-B/32) on your own pairs; not in the paper, learning rate and epochs not tuned.",
-    ),
+    **parts.models(model, MODELS, ABOUT),
+    **parts.rows(partial(model, "cyclip-s"), ROWS),
+    **parts.rows(partial(model, "cyclip"), {"released": (NO_WARMUP, RELEASED)}),
 }
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from multicse.data.pack import BLANK
 from multicse.data.shard_urls import TEXT_TABLES, expand, parent, table_kind
 from multicse.data.shard_writer import left_out_lines
 from multicse.data.shards import BadSample, Manifest, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
+from multicse.pipelines import RULES
 
 
 @dataclass(frozen=True)
@@ -199,7 +200,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if shards differ from their dataset.json."""
-    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
     if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
         if arguments.verify or arguments.samples != Arguments.samples:
             raise DataError(f"{arguments.what} is a recipe; --samples and --verify are for shards, leave them out")

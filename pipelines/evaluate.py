@@ -25,6 +25,7 @@ from multicse.evaluation.load import load_for, parse
 from multicse.evaluation.report import Measured, Outcome
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks.classification import ClassificationTask
+from multicse.pipelines import RULES
 from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _file_name(label: str) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     arguments = _with_outputs(arguments)

@@ -30,6 +30,7 @@ from multicse.evaluation.load import Model, load_model, parse
 from multicse.evaluation.task import EvaluationError, embed, look_up, unit
 from multicse.evaluation.tasks.paired_items import CHUNK, Sample, Samples
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.pipelines import RULES
 from multicse.trainers.engine.cluster import quiet
 
 ADDRESS = "127.0.0.1"
@@ -116,7 +117,7 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
     owners: list[int] = []
     for start, chunk in zip(range(0, most, CHUNK), samples.chunks(CHUNK), strict=False):
         chunk = chunk[: most - start]
-        found = [texts_of(sample, samples) for sample in chunk]
+        found = [_texts_of(sample, samples) for sample in chunk]
         if itself:
             found = [[" / ".join(one)] for one in found]
             vectors.append(embed(model, [sample.item for sample in chunk], samples.modality))
@@ -130,15 +131,8 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
     return Index(unit(embedded), texts, owners, None if samples.modality == "text" else samples)
 
 
-def texts_of(sample: Sample, samples: Samples) -> list[str]:
-    """Return the sentence of a sample, the captions of an image or audio clip, or the name or number of its class.
-
-    The list is empty for samples with neither.
-
-    Args:
-        sample: The sample.
-        samples: Its set, which has the modality and the names of the classes.
-    """
+def _texts_of(sample: Sample, samples: Samples) -> list[str]:
+    """Return the sentence of a sample, the captions of an image or audio clip, or its class; nothing if it has neither."""
     if samples.modality == "text":
         return [sample.item]
     if {"json", "txt"} & set(sample.fields):
@@ -222,7 +216,7 @@ def page(argv: Sequence[str]) -> None:
     """Draw the page; Streamlit calls this after every change."""
     import streamlit as st
 
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     st.set_page_config("MultiCSE", layout="wide")
     views = {"Nearest": _show_nearest, "Worst pairs": _show_worst_pairs, "Alignment and uniformity": _show_geometry}
     view = views[st.sidebar.radio("Show", list(views))]
@@ -325,7 +319,7 @@ def serve(argv: Sequence[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         quiet()

@@ -20,6 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors
+from multicse.pipelines import RULES
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 
@@ -69,8 +70,9 @@ def export(arguments: Arguments) -> Path:
     _check_target(out, arguments.overwrite)
     encoder, checkpoint = load_method(arguments.checkpoint).sentence_encoder, latest_checkpoint(arguments.checkpoint)
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text()).replace("run.push_to_hub", name)
-    fit = fit_of(recipe, recipe.export if arguments.export == ExportConfig() else arguments.export)
-    card = partial(card_of, checkpoint, recipe)
+    given = arguments.export.model_dump()
+    fit = fit_of(recipe, (recipe if arguments.export == ExportConfig() else recipe.replace("export", given)).export)
+    card = partial(_card_of, checkpoint, recipe)
     names = write_export(encoder, out, card, arguments.onnx, arguments.int8, fit)
     if name is not None:
         print(f"uploaded to {push(out, name, names)}")
@@ -90,15 +92,8 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
-    """Return the model card of a checkpoint.
-
-    Args:
-        checkpoint: Folder of the checkpoint. Scores before training are read from it, and scores after training from the
-            run's summary, if it is in a parent folder.
-        recipe: Recipe of the run. Names and licences of the data are read from its shards, if they still exist.
-        text: Description by the encoder.
-    """
+def _card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
+    """Return the model card, with scores after training if the run's summary is in a parent folder of the checkpoint."""
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
     from multicse.trainers.engine.checks import describe_shards_of
@@ -121,7 +116,7 @@ def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.models.hub_folders import carried_files
     from multicse.trainers.engine.cluster import quiet

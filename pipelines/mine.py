@@ -26,6 +26,7 @@ from multicse.data.shard_writer import Drafts, LeftOut, Output, UnpackedSample, 
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.text_encoder import EncoderConfig
+from multicse.pipelines import RULES
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -119,7 +120,7 @@ def choose(recipes: Recipes, given: list[str]) -> Chosen:
         DataError: If the files cannot be used.
         RecipeError: If the pipeline cannot train on such files, or for `--recipe` and `--run.output_dir`.
     """
-    asked, options = tyro.cli(Arguments, args=given, return_unknown_args=True)
+    asked, options = tyro.cli(Arguments, args=given, registry=RULES, return_unknown_args=True)
     for refused, remedy in REFUSED.items():
         if refused in (option.partition("=")[0].replace("output-dir", "output_dir") for option in options):
             raise RecipeError(f"{refused} cannot be combined with mine: {remedy}")

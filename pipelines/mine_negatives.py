@@ -15,6 +15,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors
+from multicse.pipelines import RULES
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
@@ -100,7 +101,7 @@ def mine(arguments: Arguments) -> int:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     count = mine(arguments)
     print(f"{count:,} triples in {arguments.out}")

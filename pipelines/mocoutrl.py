@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
@@ -62,26 +60,16 @@ def demo() -> Recipe:
 
 smoke = parts.smoke_of(demo)
 
-_row = partial(parts.row, deberta_base)
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "demo": demo,
-    "smoke": smoke,
-    "deberta-base": deberta_base,
-    "roberta-base": _row(
-        "roberta-base", {"encoder.path": parts.ROBERTA_BASE.path}, "Table 3: deberta-base with RoBERTa-base."
-    ),
-    "bert-base": _row("bert-base", {"encoder.path": parts.BERT_BASE.path}, "Table 3, with BERT-base."),
-    "paper": _row(
-        "paper",
-        PRINTED,
-        "As printed: equation 6 without the positive in its denominator, and an unbounded token loss.",
-    ),
-    "released": _row(
-        "released",
-        RELEASED,
+ROWS = {
+    "roberta-base": ("Table 3: deberta-base with RoBERTa-base.", {"encoder.path": parts.ROBERTA_BASE.path}),
+    "bert-base": ("Table 3, with BERT-base.", {"encoder.path": parts.BERT_BASE.path}),
+    "paper": ("As printed: equation 6 without the positive in its denominator, and an unbounded token loss.", PRINTED),
+    "released": (
         "As released, except for checkpoint selection: adjectives of long sentences, no projectors or dropout, batch 8.",
+        RELEASED,
     ),
 }
+RECIPES = {"demo": demo, "smoke": smoke, "deberta-base": deberta_base, **parts.rows(deberta_base, ROWS)}
 
 if __name__ == "__main__":
     main(RECIPES, __doc__)

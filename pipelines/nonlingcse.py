@@ -65,13 +65,8 @@ PAPERS: dict[str, tuple[type[NonLingSettings], tuple[str, ...]]] = {
 RELEASED_AUDIO = {"mixup_probability": 0.5, "mask_bins": 48, "mask_frames": 192}
 
 
-def variant_changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
-    """Return the changes that make a repaired recipe another variant.
-
-    Args:
-        recipe: Repaired recipe.
-        variant: As printed in the paper, or as in the released code.
-    """
+def _changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
+    """Return the changes that make a repaired recipe another variant."""
     changes: dict[str, Any] = {"method.variant": variant}
     if variant == "paper":  # section 3.3: always 0.07; the supervised script uses 0.05
         changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}
@@ -90,14 +85,8 @@ HOW: dict[Variant, tuple[str, str]] = {
 """Suffix of the recipe's name and prefix of its help, by variant."""
 
 
-def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
-    """Return the recipe of a row.
-
-    Args:
-        paper: One of `PAPERS`.
-        name: One of `ROWS`.
-        variant: Repaired, as printed in the paper, or as in the released code.
-    """
+def _row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
+    """Return the recipe of one of `ROWS` for one of `PAPERS`."""
     config, kinds = PAPERS[paper]
     row = ROWS[name]
     temperature = 0.05 if row.supervised else 0.07
@@ -126,7 +115,7 @@ def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
         evaluation=parts.STS,
         run=parts.paper_run(full_name, epochs=3 if row.supervised else 1),
     )
-    return recipe.changed(variant_changes(recipe, variant))
+    return recipe.changed(_changes(recipe, variant))
 
 
 def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
@@ -141,7 +130,7 @@ def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
         batch, lr = settings.text
         where = "Table 6, NLI triples" if settings.supervised else table
         for variant, (ending, how) in HOW.items():
-            make = partial(row, paper, name, variant)
+            make = partial(_row, paper, name, variant)
             make.__doc__ = f"{how}{where}: {settings.encoder.path}, text batch {batch}, lr {lr}."
             made[f"{name}{ending}"] = make
     return made
@@ -154,10 +143,8 @@ def offline(paper: str) -> Recipe:
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    # Digits are grey and must not be flipped.
-    plain: dict[str, Any] = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
     streams: dict[str, AnyStream] = {
-        "image": ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **plain),
+        "image": parts.offline_digits(),
         "audio": AudioStream(shards=f"{OFFLINE}/audio", batch_size=48, rate=8000, bins=32, frames=96),
     }
     rates = {"image": 1.5e-5, "audio": 3.5e-6}
@@ -176,7 +163,7 @@ def offline(paper: str) -> Recipe:
 
 def bert_base() -> Recipe:
     """Train BERT-base with the learning rates and loss weights of Tables 1 and 2."""
-    return row("nonlingcse", "bert-base")
+    return _row("nonlingcse", "bert-base")
 
 
 def demo() -> Recipe:

@@ -28,6 +28,7 @@ from multicse.data.shard_urls import table_kind
 from multicse.data.shard_writer import Form, Output, Parts, left_out_lines, pack, upload
 from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
+from multicse.pipelines import RULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,6 +244,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments: Text | Table | Images | Audio | Upload = tyro.cli(
         Text | Table | Images | Audio | Upload,
         args=argv,
+        registry=RULES,
         description="Pack texts, images or audio into WebDataset shards with a dataset.json next to them.",
     )
     done = arguments.run()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from multicse.data.offline import OFFLINE
 from multicse.data.streams import AnyStream
+from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import AudioInput
 from multicse.data.streams.text import TextStream
 from multicse.models.config import AnyEncoder
@@ -61,13 +63,21 @@ def paper_run(name: str, epochs: float = 1) -> RunConfig:
     return RunConfig(output_dir=f"runs/{name}", epochs=epochs, precision="bf16", gpus_per_worker=1, save_steps=1000)
 
 
+def text_bert_base(paper: str, method: MethodConfig) -> Recipe:
+    """Return SimCSE's settings of BERT-base: one epoch of one million sentences, batch 64, lr 3e-5."""
+    return Recipe(
+        name=f"{paper}/bert-base",
+        method=method,
+        encoder=BERT_BASE,
+        streams={"text": wiki(64)},
+        optim={"text": OptimConfig(lr=3e-5)},
+        evaluation=STS,
+        run=paper_run(f"{paper}/bert-base"),
+    )
+
+
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
 """Weights of the two cyclic losses (Zhao et al. 2023, and CyCLIP)."""
-
-
-def losses(weights: Mapping[str, float]) -> str:
-    """Describe the losses of a model: ``{"captions": 0.1}`` is "contrastive + 0.1 captions"."""
-    return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
 def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about: str) -> Callable[[], Recipe]:
@@ -89,12 +99,34 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
     return make
 
 
+def rows(base: Callable[[], Recipe], about: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, Callable[[], Recipe]]:
+    """Return the functions of several rows by name; `about` has the description and the changes of each."""
+    return {name: row(base, name, changes, text) for name, (text, changes) in about.items()}
+
+
+def models(
+    make: Callable[[str], Recipe], weights: Mapping[str, Mapping[str, float]], about: str
+) -> dict[str, Callable[[], Recipe]]:
+    """Return the functions of models by name; each is described by `about` and the weights of its losses."""
+    found: dict[str, Callable[[], Recipe]] = {}
+    for name, own in weights.items():
+        losses = " + ".join(["contrastive", *(f"{weight} {loss}" for loss, weight in own.items())])
+        found |= rows(partial(make, name), {name: (f"{about} {losses}.", {})})
+    return found
+
+
 # ---------------------------------------------------------------- offline: demo and smoke
 
 
 def offline_text(batch_size: int) -> TextStream:
     """Return the stream of sentences from the Wikipedia excerpt in gensim."""
     return TextStream(shards=f"{OFFLINE}/text", batch_size=batch_size)
+
+
+def offline_digits(**views: Any) -> ImageStream:
+    """Return the stream of scanned digits of scikit-learn, which are grey and must not be flipped."""
+    grey = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
+    return ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **grey, **views)
 
 
 OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)
@@ -154,6 +186,11 @@ def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: st
         eval_steps=50,
     )
     return recipe.model_copy(update={"lead": "pairs", "evaluation": evaluation})
+
+
+def text_demo(paper: str, method: MethodConfig) -> Recipe:
+    """Return a demo on sentences alone: 200 steps with batches of 64."""
+    return demo(paper, method, {"text": offline_text(64)}, {"text": SMALL_OPTIM}, steps=200, every=50)
 
 
 def smoke(demo: Recipe) -> Recipe:

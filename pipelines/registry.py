@@ -25,9 +25,6 @@ GROUP = "multicse.pipelines"
 """Group of entry points of installed packages: ``name = "package.module"``. Their methods are entry points of the group
 ``multicse.methods``."""
 
-RENAMED = {"printed": "paper"}
-"""Former names of recipes and their current names."""
-
 FILES = {"text": "--text sentences.txt", "image": "--images photos/", "audio": "--audio recordings/"}
 """Kinds of streams for which `mine` takes files, with an example of its options."""
 
@@ -85,9 +82,8 @@ def named(recipes: Recipes, name: str | None = None) -> Recipe:
     name = default(recipes) if name is None else name
     if name in recipes:
         return recipes[name]()
-    near = f" It is called {RENAMED[name]!r} now." if name in RENAMED else did_you_mean(name, recipes)
     tables = f"{command('reproduce', 'reproduction')} runs the tables of the papers"
-    raise RecipeError(f"recipe {name!r} not found.{near} Recipes: {', '.join(recipes)}; {tables}")
+    raise RecipeError(f"recipe {name!r} not found.{did_you_mean(name, recipes)} Recipes: {', '.join(recipes)}; {tables}")
 
 
 def default(recipes: Recipes) -> str:
@@ -95,17 +91,21 @@ def default(recipes: Recipes) -> str:
     return "demo" if "demo" in recipes else next(iter(recipes))
 
 
-def from_file(file: Path) -> Recipe:
+def from_file(file: Path, option: str = "") -> Recipe:
     """Return the recipe of another run, with a new output folder and without `run.overwrite`.
+
+    Args:
+        file: A ``recipe.json``.
+        option: Option that named the file, for the messages.
 
     Raises:
         RecipeError: If the file does not exist or does not contain a recipe.
     """
     if not file.is_file():
-        raise RecipeError(f"file {file} not found; give the recipe.json of a run, or the name of a recipe")
+        raise RecipeError(f"{option}file {file} not found; give the recipe.json of a run, or the name of a recipe")
     try:
         recipe = Recipe.from_json(file.read_text())
     except (ValueError, OSError) as error:
-        raise RecipeError(f"{file} is not the recipe.json of a run: {error}") from None
+        raise RecipeError(f"{option}{file} is not the recipe.json of a run: {error}") from None
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
     return recipe.replace("run.output_dir", output).replace("run.overwrite", False)

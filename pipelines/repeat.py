@@ -16,7 +16,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors
 from multicse.evaluation import statistics, tables
-from multicse.pipelines import registry
+from multicse.pipelines import RULES, registry
 from multicse.pipelines.api import prepare
 from multicse.pipelines.cli import parse, refuse_unused
 from multicse.trainers.engine.launch import fit, resolve
@@ -46,7 +46,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     report, file = repeat(arguments, rest)
     print(f"{table(report)}\nwritten to {file}")

@@ -21,6 +21,7 @@ RELEASED = {
     "evaluation.patience_counts": "decreases",
     "evaluation.keep": "last",
 }
+ABOUT = "SG-OPT as released: mean pooling, teacher dropout, weight decay, early stopping of the code, last weights."
 
 
 def bert_base() -> Recipe:
@@ -57,12 +58,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "released": parts.row(
-        bert_base,
-        "released",
-        RELEASED,
-        "SG-OPT as released: mean pooling, teacher dropout, weight decay, early stopping of the code, last weights.",
-    ),
+    **parts.rows(bert_base, {"released": (ABOUT, RELEASED)}),
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from multicse.trainers.simcse import MixedSimCSEConfig, SimCSEConfig
 RELEASED = {"evaluation.choose_untrained": False}
 """The first evaluation of the released script is after 125 steps."""
 ROBERTA_BASE = {"encoder": parts.ROBERTA_BASE, "streams.text.batch_size": 512, "optim.text.lr": 1e-5}
-ROBERTA_LARGE = {"encoder": parts.ROBERTA_LARGE, "streams.text.batch_size": 512, "optim.text.lr": 3e-5}
 SUPERVISED = {
     "encoder.pooling": "cls",
     "method.supervised": True,
@@ -24,19 +23,22 @@ SUPERVISED = {
     "optim.text.lr": 5e-5,
     "run.epochs": 3,
 }
+ROWS = {
+    "roberta-base": ("RoBERTa-base, unsupervised: 512, lr 1e-5.", ROBERTA_BASE),
+    "roberta-large": (
+        "RoBERTa-large, unsupervised: 512, lr 3e-5.",
+        {**ROBERTA_BASE, "encoder": parts.ROBERTA_LARGE, "optim.text.lr": 3e-5},
+    ),
+    "supervised-bert-base": (
+        "BERT-base on NLI triples: 3 epochs, batch 512, lr 5e-5; the export contains the head.",
+        SUPERVISED,
+    ),
+}
 
 
 def bert_base() -> Recipe:
     """Train BERT-base, unsupervised: one epoch of one million sentences, batch 64, lr 3e-5."""
-    return Recipe(
-        name="simcse/bert-base",
-        method=SimCSEConfig(),
-        encoder=parts.BERT_BASE,
-        streams={"text": parts.wiki(64)},
-        optim={"text": OptimConfig(lr=3e-5)},
-        evaluation=parts.STS,
-        run=parts.paper_run("simcse/bert-base"),
-    )
+    return parts.text_bert_base("simcse", SimCSEConfig())
 
 
 def mixed() -> Recipe:
@@ -55,8 +57,7 @@ def mixed() -> Recipe:
 
 def demo() -> Recipe:
     """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
-    text = parts.offline_text(64)
-    return parts.demo("simcse", parts.SMALL_TEXT, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
+    return parts.text_demo("simcse", parts.SMALL_TEXT)
 
 
 smoke = parts.smoke_of(demo)
@@ -65,14 +66,7 @@ RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "roberta-base": parts.row(bert_base, "roberta-base", ROBERTA_BASE, "RoBERTa-base, unsupervised: 512, lr 1e-5."),
-    "roberta-large": parts.row(bert_base, "roberta-large", ROBERTA_LARGE, "RoBERTa-large, unsupervised: 512, lr 3e-5."),
-    "supervised-bert-base": parts.row(
-        bert_base,
-        "supervised-bert-base",
-        SUPERVISED,
-        "BERT-base on NLI triples: 3 epochs, batch 512, lr 5e-5; the export contains the head.",
-    ),
+    **parts.rows(bert_base, ROWS),
     "mixed": mixed,
 }
 

@@ -10,27 +10,26 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
-from multicse.trainers.recipe import OptimConfig, Recipe
+from multicse.trainers.recipe import Recipe
 from multicse.trainers.simcsepp import SimCSEPPConfig
+
+ROWS = {
+    "bert-base-plain-negatives": (
+        "BERT-base, negatives without dropout only, with the positive's cosine multiplied by 0.9.",
+        {"method.dimension_weight": 0.0, "method.positive_scale": 0.9},
+    ),
+    "bert-base-dimensions": ("BERT-base, contrast of dimensions only.", {"method.negatives": "dropout"}),
+}
 
 
 def bert_base() -> Recipe:
     """Train BERT-base with both parts: one epoch of one million sentences, batch 64, lr 3e-5."""
-    return Recipe(
-        name="simcsepp/bert-base",
-        method=SimCSEPPConfig(),
-        encoder=parts.BERT_BASE,
-        streams={"text": parts.wiki(64)},
-        optim={"text": OptimConfig(lr=3e-5)},
-        evaluation=parts.STS,
-        run=parts.paper_run("simcsepp/bert-base"),
-    )
+    return parts.text_bert_base("simcsepp", SimCSEPPConfig())
 
 
 def demo() -> Recipe:
     """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
-    method, text = SimCSEPPConfig(head="none", temperature=0.2), parts.offline_text(64)
-    return parts.demo("simcsepp", method, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
+    return parts.text_demo("simcsepp", SimCSEPPConfig(head="none", temperature=0.2))
 
 
 smoke = parts.smoke_of(demo)
@@ -39,18 +38,7 @@ RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "bert-base-plain-negatives": parts.row(
-        bert_base,
-        "bert-base-plain-negatives",
-        {"method.dimension_weight": 0.0, "method.positive_scale": 0.9},
-        "BERT-base, negatives without dropout only, with the positive's cosine multiplied by 0.9.",
-    ),
-    "bert-base-dimensions": parts.row(
-        bert_base,
-        "bert-base-dimensions",
-        {"method.negatives": "dropout"},
-        "BERT-base, contrast of dimensions only.",
-    ),
+    **parts.rows(bert_base, ROWS),
 }
 
 if __name__ == "__main__":

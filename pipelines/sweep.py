@@ -20,7 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
-from multicse.pipelines import registry
+from multicse.pipelines import RULES, registry
 from multicse.pipelines.api import load_recipe, prepare
 from multicse.pipelines.cli import is_shown, parse, refuse_unused
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
@@ -80,7 +80,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if no trial has a score."""
-    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     return _run(*make_sweep(arguments, rest))
 
@@ -190,11 +190,11 @@ def _train(made: Sweep, folder: Path, resumed: bool) -> int:
     check_places(with_uploaded_shards(made.recipe), nodes)
     fitting = at_once(made.recipe, cpus, gpus, made.concurrent)
     parent = _open(made, folder, resumed)
-    print(describe(made, fitting, folder))
+    print(_describe(made, fitting, folder))
     search = Search(made, plan_of(made, folder, parent), parent, records_of(made, folder), fitting)
     status = "FAILED"
     try:
-        code = conclude(search, run(search))
+        code = _conclude(search, run(search))
         status = {0: "FINISHED", INTERRUPTED: "KILLED"}.get(code, "FAILED")
         return code
     except KeyboardInterrupt:
@@ -293,14 +293,8 @@ def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
     return open_run(uri, experiment, made.name, params, tags, known, folder / "journal.jsonl", data)
 
 
-def describe(made: Sweep, at_once: int, folder: Path) -> str:
-    """Return the lines that are printed before the trials start.
-
-    Args:
-        made: The sweep.
-        at_once: Number of trials that run at a time.
-        folder: Folder of the sweep.
-    """
+def _describe(made: Sweep, at_once: int, folder: Path) -> str:
+    """Return the lines that are printed before the trials start."""
     from multicse.trainers.tuning.sweep import count, needs
 
     cpus, gpus = needs(made.recipe)
@@ -315,13 +309,8 @@ def describe(made: Sweep, at_once: int, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def conclude(search: Search, trials: Sequence[Trial]) -> int:
-    """Write the results of a sweep (trials, figures, best recipe and model, held-out scores) and return the exit code.
-
-    Args:
-        search: The sweep and its MLflow run.
-        trials: Its trials.
-    """
+def _conclude(search: Search, trials: Sequence[Trial]) -> int:
+    """Write the results of a sweep (trials, figures, best recipe and model, held-out scores) and return the exit code."""
     from multicse.trainers.tuning.space import sampled
     from multicse.trainers.tuning.study import study, sweep_figures
     from multicse.trainers.tuning.sweep import own_values

@@ -14,6 +14,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors
+from multicse.pipelines import RULES
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if something could not be sent."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.trainers.engine.journal import Journal
     from multicse.trainers.engine.mlflow_server import TrackingError

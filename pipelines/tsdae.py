@@ -11,21 +11,20 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.models.fresh_bert import FreshEncoder
 from multicse.pipelines import parts, pretrain
 from multicse.pipelines.cli import main
-from multicse.trainers.recipe import OptimConfig, Recipe
+from multicse.trainers.recipe import Recipe
 from multicse.trainers.tsdae import TSDAEConfig
 
 
 def bert_base() -> Recipe:
     """Train BERT-base on sentences of Wikipedia: 100,000 steps, batch 8, constant lr 3e-5."""
-    return Recipe(
-        name="tsdae/bert-base",
-        method=TSDAEConfig(),
-        encoder=parts.BERT_BASE,
-        streams={"text": parts.wiki(8).model_copy(update={"max_length": 75})},
-        optim={"text": OptimConfig(lr=3e-5, schedule="constant")},
-        evaluation=parts.STS.model_copy(update={"eval_steps": 1000}),
-        run=parts.paper_run("tsdae/bert-base").model_copy(update={"max_steps": 100_000}),
-    )
+    changes = {
+        "streams.text.batch_size": 8,
+        "streams.text.max_length": 75,
+        "optim.text.schedule": "constant",
+        "evaluation.eval_steps": 1000,
+        "run.max_steps": 100_000,
+    }
+    return parts.text_bert_base("tsdae", TSDAEConfig()).changed(changes)
 
 
 def scratch() -> Recipe:
@@ -36,8 +35,7 @@ def scratch() -> Recipe:
 
 def demo() -> Recipe:
     """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
-    text = parts.offline_text(64)
-    return parts.demo("tsdae", TSDAEConfig(), {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
+    return parts.text_demo("tsdae", TSDAEConfig())
 
 
 smoke = parts.smoke_of(demo)

@@ -8,7 +8,6 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.offline import OFFLINE
 from multicse.data.streams.image import ImageStream
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
@@ -36,20 +35,10 @@ def bert_base() -> Recipe:
 
 def demo() -> Recipe:
     """Train in minutes on a laptop, offline: Wikipedia sentences and scanned digits."""
-    digits = ImageStream(
-        shards=f"{OFFLINE}/image",
-        batch_size=48,
-        size=32,
-        n_views=1,
-        label=None,
-        flip=0.0,
-        jitter=(0.4, 0.4, 0.0, 0.0),
-        grayscale_probability=0,
-    )
     return parts.demo(
         "uml",
         UMLConfig(text=parts.SMALL_TEXT, image=UMLImageConfig(image_size=32, patch_size=8)),
-        {"text": parts.offline_text(64), "image": digits},
+        {"text": parts.offline_text(64), "image": parts.offline_digits(n_views=1, label=None)},
         {"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1.5e-5, schedule="cosine")},
         steps=200,
         every=50,
@@ -62,12 +51,7 @@ RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "bert-base-summed": parts.row(
-        bert_base,
-        "bert-base-summed",
-        SUMMED,
-        "BERT-base with one update on the sum of both losses.",
-    ),
+    **parts.rows(bert_base, {"bert-base-summed": ("BERT-base with one update on the sum of both losses.", SUMMED)}),
 }
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_writer import Output, pack
 from multicse.data.shards import MANIFEST
+from multicse.pipelines import RULES
 from multicse.pipelines.pack import report
 from multicse.reproduction import small_data
 from multicse.reproduction.downloads import SOURCES, Content, Result, Source
@@ -125,7 +126,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line. Returns 2 if a file is missing; invalid input ends with exit code 2."""
-    arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)
+    arguments: Prepare = tyro.cli(Prepare, args=argv, registry=RULES, description=__doc__)
     return arguments.run()
 
 

@@ -24,6 +24,7 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
+from multicse.pipelines import RULES
 from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
@@ -78,7 +79,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if data is missing."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     quiet()
     if arguments.coverage is not None:
@@ -133,7 +134,7 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
             print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
             return 1
         found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
-        kept = _kept(paper, key, table, scale, seeds, found)
+        kept = _kept(paper, key, table, scale, seeds, found) | ({"rows": arguments.rows} if arguments.rows else {})
         text = _table_text(kept, "text")
         print(text)
         scale.out.mkdir(parents=True, exist_ok=True)
@@ -193,9 +194,9 @@ def _kept(
 
 
 def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
-    """Return the table of stored results, its rows, and their values."""
+    """Return the table of stored results, its rows, and their values; rows that cannot be run unless rows were chosen."""
     table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
-    rows = [row for row in table.rows if row.label in labels or row.lacks]
+    rows = [row for row in table.rows if row.label in labels or (row.lacks and not kept.get("rows"))]
     return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
 
 

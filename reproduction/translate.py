@@ -20,6 +20,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import DataError, cli_errors
 from multicse.evaluation.load import fit_sentences
+from multicse.pipelines import RULES
 
 HEADER = "original\ttranslation\n"
 
@@ -151,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; invalid input ends with exit code 2."""
     from multicse.trainers.engine.cluster import quiet
 
-    arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
+    arguments: Translate = tyro.cli(Translate, args=argv, registry=RULES, description=__doc__)
     quiet()
     print(arguments.run())
     return 0

@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -114,6 +115,25 @@ def _member(rank: int, worker: Callable[..., None], folder: str, count: int, arg
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
     worker(rank, folder, *arguments)
     dist.destroy_process_group()
+
+
+class _Parsing(BaseException):
+    """Raised in place of parsing."""
+
+
+def call_of_tyro(call: Callable[[], object]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which a script calls tyro."""
+
+    def parse(*arguments: Any, **settings: Any) -> None:
+        raise _Parsing(arguments, settings)
+
+    with mock.patch("tyro.cli", parse):
+        try:
+            call()
+        except _Parsing as end:
+            arguments, settings = end.args
+            return arguments, settings
+    raise AssertionError("nothing is parsed")
 
 
 def journal(run: Path) -> list[dict[str, object]]:

@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
+import tyro
 
 from multicse.evaluation import registry as tasks
 from multicse.pipelines import cli, mine, registry, visualcse
 from multicse.pipelines.run import VERBS
+from tests.small import call_of_tyro
 from tests.test_docs import ROOT_PAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -172,25 +173,10 @@ def recipe(pipeline: str, words: list[str]) -> None:
         cli.parse(module.RECIPES, "", words)
 
 
-class Parsed(BaseException):
-    """What a script's parser made of its command line."""
-
-
 def parsed(verb: Any, words: list[str], recipes: Any = None) -> Any:
     """Return the parsed arguments of a script's `main`, or of `mine` with these recipes."""
-    import tyro
-
-    cli = tyro.cli
-
-    def only(*arguments: Any, **settings: Any) -> None:
-        raise Parsed(cli(*arguments, **settings))
-
-    with mock.patch("tyro.cli", only):
-        try:
-            verb.main(words) if recipes is None else verb.choose(recipes, words)
-        except Parsed as end:
-            return end.args[0]
-    raise AssertionError(f"{verb.__name__} parses nothing")
+    arguments, settings = call_of_tyro(lambda: verb.main(words) if recipes is None else verb.choose(recipes, words))
+    return tyro.cli(*arguments, **settings)
 
 
 def _with_recipe_files(words: list[str], tmp_path: Path) -> list[str]:

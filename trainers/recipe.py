@@ -322,6 +322,14 @@ class Recipe(Settings):
         return given
 
     @classmethod
+    def checked(cls, content: Mapping[str, Any]) -> Self:
+        """Return the recipe with these settings. Raises RecipeError if a value is not allowed."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise RecipeError(_readable(error)) from None
+
+    @classmethod
     def from_json(cls, text: str) -> Self:
         """Load a recipe from the output of `to_json`; raise RecipeError if a field is unknown or a value not allowed."""
         try:
@@ -380,10 +388,7 @@ class Recipe(Settings):
             near = did_you_mean(path, self.flat())
             raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
         node[last] = value
-        try:
-            made = type(self).model_validate(content)
-        except ValidationError as error:
-            raise RecipeError(_readable(error)) from None
+        made = self.checked(content)
         made.opened.update({name: self.opened[name] for name in self.opened if made.streams.get(name) == self.streams[name]})
         return made
 

@@ -53,12 +53,7 @@ def engine(recipe: Recipe) -> Engine:
 
 
 def text_recipe(place: str, batch: int) -> Recipe:
-    """Return the recipe of SimCSE with the small encoder on sentences of Wikipedia.
-
-    Args:
-        place: Output folder.
-        batch: Batch size.
-    """
+    """Return the recipe of SimCSE with the small encoder on sentences of Wikipedia."""
     changes = {
         "streams.text.batch_size": batch,
         "optim.text": {"lr": 1e-6},
@@ -69,13 +64,7 @@ def text_recipe(place: str, batch: int) -> Recipe:
 
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
-    """Return the first batches of a stream, on the device.
-
-    Args:
-        made: Engine that reads the stream.
-        stream: Name of the stream.
-        count: Number of batches.
-    """
+    """Return the first batches of a stream, on the device."""
     readers = made._readers()
     found = [readers[stream].on_device(next(readers[stream])) for _ in range(count)]
     for reader in readers.values():

@@ -62,13 +62,7 @@ class Size(NamedTuple):
 
 
 def transformer(layers: int, width: int, lengths: Iterable[int]) -> float:
-    """Return the operations of a training step (three forward passes) without embeddings.
-
-    Args:
-        layers: Number of layers.
-        width: Hidden size.
-        lengths: Number of tokens of each row.
-    """
+    """Return the operations of a training step (three forward passes) without embeddings."""
     return sum(3.0 * layers * (24 * length * width**2 + 4 * length**2 * width) for length in lengths)
 
 
@@ -92,13 +86,7 @@ def timed(step: Call, steps: int) -> float:
 
 
 def rate(step: Call, samples: int, seconds: float) -> float:
-    """Return samples per second, after five warm-up steps.
-
-    Args:
-        step: Function that executes a step.
-        samples: Samples per step.
-        seconds: Approximate duration of the measurement.
-    """
+    """Return samples per second, after five warm-up steps."""
     timed(step, 5)
     steps = max(3, math.ceil(seconds / max(timed(step, 1), 1e-3)))
     return samples * steps / timed(step, steps)
@@ -113,12 +101,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def shares(spans: Iterable[tuple[str, float, float]], wall: float) -> dict[str, float]:
-    """Return fractions of the time: kernels, copies that do not overlap kernels, and idle.
-
-    Args:
-        spans: Name, start and end of each activity of the GPU.
-        wall: Total time, in the same unit.
-    """
+    """Return fractions of the time: kernels, copies that do not overlap kernels, and idle."""
     spans = list(spans)
     kernels = covered((start, end) for name, start, end in spans if not name.startswith("Mem"))
     busy = covered((start, end) for _, start, end in spans)
@@ -139,13 +122,7 @@ def profiled(step: Call, steps: int = 5) -> tuple[dict[str, float], str]:
 
 
 def reading(made: Engine, stream: str, batches: int = 4) -> float:
-    """Return the seconds that this process needs to read one batch, without the first.
-
-    Args:
-        made: Engine that reads the stream.
-        stream: Name of the stream.
-        batches: Number of batches.
-    """
+    """Return the seconds that this process needs to read one batch, without the first."""
     readers = made._readers()
     next(readers[stream])
     took = timed(partial(next, readers[stream]), batches) / batches
@@ -155,12 +132,7 @@ def reading(made: Engine, stream: str, batches: int = 4) -> float:
 
 
 def ours_text(place: Path, size: Size) -> Engine:
-    """Return the engine of SimCSE on sentences of Wikipedia.
-
-    Args:
-        place: Folder in which the subfolder ``bert`` is written.
-        size: Sizes of the model.
-    """
+    """Return the engine of SimCSE on sentences of Wikipedia."""
     bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="cls")
     changes = {"encoder": bert, "streams.text.batch_size": size.texts, "run.output_dir": f"{place}/text"}
     recipe = simcse.demo().changed({**changes, **HERE})
@@ -168,13 +140,7 @@ def ours_text(place: Path, size: Size) -> Engine:
 
 
 def theirs(place: Path, size: Size, attention: str) -> Call:
-    """Return a step of sentence-transformers with the same BERT and number of sentences, tokenized in advance.
-
-    Args:
-        place: Folder with the subfolder ``bert``.
-        size: Sizes of the model.
-        attention: Implementation of attention.
-    """
+    """Return a step of sentence-transformers with the same BERT and number of sentences, tokenized in advance."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -198,12 +164,7 @@ def theirs(place: Path, size: Size, attention: str) -> Call:
 
 
 def ours_pairs(place: Path, size: Size) -> Engine:
-    """Return the engine of CLIP on images of noise, with captions of the maximum length.
-
-    Args:
-        place: Folder to write to.
-        size: Sizes of the model.
-    """
+    """Return the engine of CLIP on images of noise, with captions of the maximum length."""
     from transformers import AutoTokenizer, CLIPTextConfig
 
     folder, shards, noise = place / "clip", place / "pairs", np.random.default_rng(0)
@@ -262,12 +223,7 @@ def measure(size: Size) -> dict[str, Any]:
 
 
 def write(found: dict[str, Any], out: Path) -> None:
-    """Write the measurements as JSON and Markdown, and print the table.
-
-    Args:
-        found: Measurements of `measure`.
-        out: Output folder.
-    """
+    """Write the measurements as JSON and Markdown, and print the table."""
     columns = [*found["rows"][0]]
     lines = [found["machine"], "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in found["rows"]:

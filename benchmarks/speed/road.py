@@ -69,13 +69,7 @@ _first: list[tuple[float, float]] = []
 
 
 def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
-    """Write the processor time of other threads relative to wall time, since the first call after `WARM` steps.
-
-    Args:
-        step: Current step.
-        metrics: Metrics of the step.
-        engine: Unused.
-    """
+    """Write the processor time of other threads relative to wall time, since the first call after `WARM` steps."""
     if step >= WARM and "time/samples_per_second" in metrics:
         _first.append((time.perf_counter(), thread_seconds()))
         (start, worked), (now, total) = _first[0], _first[-1]
@@ -83,25 +77,13 @@ def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
 
 
 def options_of(method: str, steps: int) -> dict[str, int]:
-    """Return the windows that make a plan long enough.
-
-    Args:
-        method: Key of `BATCHES`.
-        steps: Number of steps of the run.
-    """
+    """Return the windows that make a plan long enough."""
     streams = BATCHES[method]
     return {f"streams.{name}.window": max(size, steps * size // (LENGTH * READ_AHEAD)) for name, size in streams.items()}
 
 
 def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
-    """Train a demo and measure it.
-
-    Args:
-        method: Key of `BATCHES`.
-        steps: Number of training steps.
-        workers: Workers of Ray Train; 0 for one process without Ray.
-        options: Further settings.
-    """
+    """Train a demo and measure it; with 0 workers in one process without Ray."""
     with tempfile.TemporaryDirectory() as place:
         settings = {
             "run.max_steps": steps,

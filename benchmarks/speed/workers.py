@@ -11,11 +11,11 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import torch
-import torch.distributed as dist
 import tyro
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,41 +73,24 @@ ROWS = {
 SAMPLES, WORLDS = 4, (8, 64, 512)
 
 
-class Collectives:
-    """Simulation of torch.distributed for the first of two equal workers.
+def two_workers(found: Counter[str]) -> SimpleNamespace:
+    """Return torch.distributed for the first of two equal workers, which counts the bytes that losses exchange.
 
-    Attributes:
-        found: Bytes that losses exchange: ``gathered`` rows, and gradients ``returned`` to the rows of all workers; and the
-            number of ``calls``. The sums of BatchNorm, two numbers per channel, are not counted.
+    The counts are ``gathered`` rows, gradients ``returned`` to the rows of all workers, and ``calls``. The sums of BatchNorm
+    (two numbers per channel) are not counted.
     """
 
-    def __init__(self) -> None:
-        self.found: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(dist, name)
-
-    def is_initialized(self) -> bool:
-        """Return True."""
-        return True
-
-    def get_world_size(self) -> int:
-        """Return 2."""
-        return 2
-
-    def get_rank(self) -> int:
-        """Return 0."""
-        return 0
-
-    def all_gather_single(self, rows: torch.Tensor, x: torch.Tensor) -> None:
-        """Count the bytes of `x`; the second worker has equal rows."""
-        self.found.update({"gathered": x.nbytes, "calls": 1})
+    def all_gather(rows: torch.Tensor, x: torch.Tensor) -> None:
+        found.update({"gathered": x.nbytes, "calls": 1})
         rows.copy_(torch.cat([x, x]))
 
-    def reduce_scatter_single(self, own: torch.Tensor, x: torch.Tensor) -> None:
-        """Count the bytes of `x`; the second worker has equal gradients."""
-        self.found.update({"returned": x.nbytes, "calls": 1})
+    def reduce_scatter(own: torch.Tensor, x: torch.Tensor) -> None:
+        found.update({"returned": x.nbytes, "calls": 1})
         own.copy_(2 * x[: len(own)])
+
+    constants = {"is_available": True, "is_initialized": True, "get_world_size": 2, "get_rank": 0}
+    functions = {name: Mock(return_value=value) for name, value in constants.items()}
+    return SimpleNamespace(**functions, **{gather.ALL_GATHER: all_gather, gather.REDUCE_SCATTER: reduce_scatter})
 
 
 def counted(recipe: Recipe) -> Counter[str]:
@@ -119,26 +102,20 @@ def counted(recipe: Recipe) -> Counter[str]:
     sizes = {f"streams.{name}.batch_size": stream.batch_size for name, stream in recipe.streams.items()}
     times = max(sizes.values()) / SAMPLES
     made = engine(recipe.changed({name: max(2, round(size / times)) for name, size in sizes.items()}))
-    method, workers = made.method.train(), Collectives()
-    with patch.object(gather, "dist", workers), FlopCounterMode(display=False) as operations:
+    method, found = made.method.train(), Counter[str]()
+    with patch.object(gather, "dist", two_workers(found)), FlopCounterMode(display=False) as operations:
         for streams in made.recipe.method.updates().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
-            workers.found["gradients"] += sum(p.nbytes for p in method.parameters() if p.grad is not None)
+            found["gradients"] += sum(p.nbytes for p in method.parameters() if p.grad is not None)
             method.zero_grad()
-    workers.found["operations"] = operations.get_total_flops()
+    found["operations"] = operations.get_total_flops()
     grown = {"operations": times, "gathered": times, "returned": times / 2}  # `returned` has the rows of two workers
-    return Counter({name: int(count * grown.get(name, 1)) for name, count in workers.found.items()})
+    return Counter({name: int(count * grown.get(name, 1)) for name, count in found.items()})
 
 
 def waits(step: Counter[str], world: int, rate: float) -> dict[str, float]:
-    """Return the seconds of a step on `world` GPUs by cause.
-
-    Args:
-        step: Counts of `counted`.
-        world: Number of GPUs.
-        rate: Floating-point operations per second of a GPU.
-    """
+    """Return the seconds of a step on `world` GPUs by cause."""
     ring, work = (world - 1) / world / (INSIDE if world <= NODE else ACROSS), step["operations"] / rate
     return {
         "work": work,
@@ -187,14 +164,8 @@ def main() -> None:
             step, batch, rate = counted(recipe), recipe.streams[recipe.lead].batch_size, ROWS[name][1].rate
             took = {world: sum(waits(step, world, rate).values()) for world in (1, *WORLDS)}
             broken = [world for world in WORLDS if took[1] / took[world] < 0.9]
-            cells = [
-                name,
-                f"{batch}",
-                f"{step['operations'] / 1e12:.2f}",
-                f"{rate / 1e12:.0f}",
-                f"{step['gradients'] / 1e6:,.0f}",
-            ]
-            cells += [f"{step['gathered'] / 1e3:,.0f}", f"{step['calls']}"]
+            cells = [name, f"{batch}", f"{step['operations'] / 1e12:.2f}", f"{rate / 1e12:.0f}"]
+            cells += [f"{step['gradients'] / 1e6:,.0f}", f"{step['gathered'] / 1e3:,.0f}", f"{step['calls']}"]
             cells += [f"{batch * world / took[world]:,.0f}, {took[1] / took[world]:.0%}" for world in WORLDS]
             slow = waits(step, broken[0], rate) if broken else {}
             cells += [max(slow.keys() - {"work"}, key=lambda what: slow[what]) if broken else "nothing"]

@@ -27,15 +27,15 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe newer.json": ("newer.json", "run.colour"),
     "visualcse --recipe small.json --optim.text.lrr 1": ("--optim.text.lrr", "'--optim.text.lr'"),
     "visualcse --recipe small.json --optim.text.learning_rate 1": ("--optim.text.learning_rate", "'--optim.text.lr'"),
-    "visualcse --recipe small.json --optim.text.lr -1": ("optim.text", "lr"),
-    "visualcse --recipe small.json --run.max_steps 0": ("run", "max_steps"),
+    "visualcse --recipe small.json --optim.text.lr -1": "optim.text.lr: Input should be greater",
+    "visualcse --recipe small.json --run.max_steps 0": "run.max_steps: Input should be greater than 0, given 0",
     "visualcse --recipe small.json --run.output_dir sentences.txt": ("run.output_dir", "sentences.txt"),
     "visualcse --recipe small.json --run.tracking_uri sqlite:////proc/x.db": "run.tracking_uri='sqlite:////proc/x.db'",
     "visualcse --recipe small.json --run.precision fp16": "run.precision='fp16'",
     "visualcse --recipe small.json --run.gpus_per_worker 64": "run.gpus_per_worker=64",
     "visualcse --recipe small.json --run.num_workers 3": "streams.text.batch_size=16",
     "visualcse --recipe small.json --run.resume must": "run.resume='must'",
-    "visualcse --recipe small.json --run.mini_batch_size -4": ("run", "mini_batch_size"),
+    "visualcse --recipe small.json --run.mini_batch_size -4": "run.mini_batch_size: Input should be greater",
     "visualcse --recipe small.json --encoder.path photos": ("encoder.path", "photos", "config.json"),
     "visualcse --recipe small.json --encoder.lora.alpha 4": ("encoder.lora", "encoder.lora.rank"),
     "visualcse --recipe small.json --streams.text.max_length 999": ("streams.text.max_length=999", "at most"),
@@ -45,7 +45,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe small.json --streams.text.first 100000": ("streams.text", "first=100000"),
     "visualcse --recipe small.json --streams.image.batch_size 1": "streams.image.batch_size=1",
     "visualcse --recipe small.json --streams.image.size 24": "streams.image.size=24",
-    "visualcse --recipe small.json --streams.image.label none": ("streams.image.label", "simclr"),
+    "visualcse --recipe small.json --streams.image.label None": ("streams.image.label", "simclr"),
     "visualcse --recipe small.json --method.image.patch_size 7": "method.image.patch_size",
     "visualcse --recipe small.json --lead sentences": ("lead", "text"),
     "visualcse --recipe small.json --evaluation.select stsb-dev": "evaluation.data",
@@ -62,7 +62,6 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "simcse mine --text rows.csv": ("rows.csv", "--column"),
     "simcse mine --text rows.csv --column lft": ("'lft'", "'left'"),
     "clap mine --text sentences.txt": "'mine'",
-    "simcse mine --text sentences.txt --run.output_dir elsewhere": ("--run.output_dir", "--output"),
     "simcse mine --text sentences.txt --run.output-dir=elsewhere": ("--run.output_dir", "--output"),
     "simcse mine --text sentences.txt --recipe small.json": ("--recipe", "without the word mine"),
     # ---------------------------------------------------------------------------------------------------------- verbs
@@ -73,12 +72,8 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "pack text latin.txt --out shards": ("latin.txt, line 1", "UTF-8"),
     "pack text rows.jsonl --out shards": ("rows.jsonl", "table"),
     "pack text blank.txt --out shards": "blank.txt",
-    "pack text zero.txt --out shards": ("zero.txt, line 2", "zero byte"),
-    "pack table array.jsonl --columns left --out shards": ("array.jsonl, line 1", "array of JSON"),
-    "pack table list.jsonl --columns left --out shards": ("list.jsonl, row 1, left", "list, not a text"),
     "describe quotes.csv": ("quotes.csv, line 1", "quotation marks"),
     "describe rows.csv#separator=ab": "a separator is one character or tab",
-    "simcse mine --text zero.txt": ("zero.txt, line 2", "zero byte"),
     "pack text sentences.txt --out made": ("made", "--overwrite"),
     "pack text sentences.txt --out sentences.txt": "--out sentences.txt",
     "pack text sentences.txt --out shards --shard-size 0": "--shard-size",
@@ -141,9 +136,6 @@ def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.Mon
     content = {
         "sentences.txt": "a sentence\nanother one\n",
         "blank.txt": "\n\n",
-        "zero.txt": "a sentence\nwith a\0zero\n",
-        "array.jsonl": '[{"left": "a"}]\n',
-        "list.jsonl": '{"left": ["a"]}\n',
         "quotes.csv": 'left,"ri"ght\na,b\n',
         "rows.jsonl": '{"left": "a", "right": "b"}\n',
         "rows.csv": "left,right\na,b\n",
@@ -190,7 +182,7 @@ def test_a_wrong_command_names_setting_and_remedy(
         code = end.code
     said = capsys.readouterr()
     text = " ".join(f"{said.out} {said.err} {code}".replace("│", " ").split())
-    assert code == 2 and "pydantic.dev" not in text and "Traceback" not in text, text
+    assert code == 2 and "validation error" not in text and "Traceback" not in text, text
     named = COMMANDS[command]
     for part in (named,) if isinstance(named, str) else named:
         assert part in text, text

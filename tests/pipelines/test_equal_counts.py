@@ -14,7 +14,6 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -30,55 +29,33 @@ ROWS = [*TEXTS[:20], "", None, " ", *TEXTS[20:]]
 """40 rows, three of them without a text."""
 
 
-def by_csv(**dialect: Any) -> str:
-    """The rows with line ends in the cells."""
-    text = io.StringIO(newline="")
-    rows = ((i, text and text.replace(" is ", "\nis ")) for i, text in enumerate(ROWS))
-    csv.writer(text, **dialect).writerows([("n", "text"), *rows])
-    return text.getvalue()
+def excel(path: Path) -> None:
+    """The rows with line ends in the cells, and Excel's line with the separator."""
+    with path.open("w", newline="") as file:
+        file.write("sep=;\r\n")
+        rows = ((i, text and text.replace(" is ", "\nis ")) for i, text in enumerate(ROWS))
+        csv.writer(file, delimiter=";").writerows([("n", "text"), *rows])
 
 
-def frame() -> pd.DataFrame:
-    return pd.DataFrame({"text": ROWS, "n": range(40)})
-
-
-def arrow(path: Path, column: pa.Array) -> None:
-    table = pa.table({"n": range(40), "text": column})
-    if path.suffix == ".parquet":
-        pq.write_table(table, path, row_group_size=9)
-        return
+def arrow(path: Path) -> None:
+    table = pa.table({"n": range(40), "text": pa.array(ROWS).cast(pa.string_view())})
     with pa.ipc.new_stream(str(path), table.schema) as out:
         out.write_table(table, max_chunksize=7)
 
 
-LINES = "\n".join(text.replace("\t", " ") if text else "" for text in ROWS)
+LINES = "\r\n".join(text.replace("\t", " ") if text else "" for text in ROWS)
 JSON = [json.dumps({"n": i, "text": float("nan") if i == 20 else text}) for i, text in enumerate(ROWS)]
 FILES: dict[str, Callable[[Path], Any]] = {
-    "lines.txt": lambda path: path.write_text(LINES),
-    "mac.txt": lambda path: path.write_bytes(LINES.replace("\n", "\r").encode()),
-    "windows.txt.gz": lambda path: path.write_bytes(gzip.compress(LINES.replace("\n", "\r\n").encode("utf-8-sig"))),
-    "pandas.csv": lambda path: frame().to_csv(path, index=False),
-    "index.csv": lambda path: frame().to_csv(path, sep=";", encoding="utf-8-sig", lineterminator="\r\n"),
-    "unquoted.csv": lambda path: path.write_text(
-        "\n".join(["text|n", *(f"{text or ''}|{i}" for i, text in enumerate(ROWS))])
-    ),
-    "mac.csv": lambda path: path.write_text(by_csv(lineterminator="\r"), newline=""),
-    "excel.csv": lambda path: path.write_text("sep=;\r\n" + by_csv(delimiter=";"), newline=""),
-    "blank.csv": lambda path: path.write_text(by_csv().replace("\r\n30,", "\r\n\r\n \r\n30,"), newline=""),
-    "members.csv.gz": lambda path: path.write_bytes(
-        b"".join(gzip.compress(part.encode()) for part in by_csv().partition("17"))
-    ),
-    "pandas.tsv": lambda path: frame().to_csv(path, index=False, sep="\t"),
+    "windows.txt.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode("utf-8-sig"))),
+    "excel.csv": excel,
     "raw.tsv": lambda path: path.write_text(
         "\n".join(["text", *(f'"{text[:9]}" he said' if text in TEXTS else " " for text in ROWS)])
     ),
     "nan.jsonl": lambda path: path.write_text("\n".join(["", " ", *JSON])),
-    "mac.jsonl": lambda path: path.write_text("\r".join(JSON), newline=""),
-    "binary.parquet": lambda path: arrow(path, pa.array([text and text.encode() for text in ROWS], pa.binary())),
-    "dictionary.parquet": lambda path: arrow(path, pa.array(ROWS).dictionary_encode()),
-    "views.arrow": lambda path: arrow(path, pa.array(ROWS).cast(pa.string_view())),
-    "pandas.parquet": lambda path: frame().to_parquet(path),
+    "views.arrow": arrow,
+    "pandas.parquet": lambda path: pd.DataFrame({"text": ROWS, "n": range(40)}).to_parquet(path),
 }
+"""A file of each kind; tests/data has their forms."""
 
 
 def trained(shards: str, column: str) -> tuple[list[str], int]:
@@ -108,7 +85,7 @@ def test_four_commands_count_the_same(
     described = describe.describe_shards(str(path))
     rows = int(re.search(r": (\d+) samples", described)[1])  # type: ignore[index]
     assert rows == (37 if is_text else 40)
-    blank = 3 if is_text else 2 * (name in ("blank.csv", "nan.jsonl"))
+    blank = 3 if is_text else 2 * (name == "nan.jsonl")
     left_out = [f"{blank} left out: blank line; the first: {path}, line "] * bool(blank)
     assert ("left out" in described) == bool(blank) and all(line in described for line in left_out)
     left_out += [f"3 left out: text, captions or class are empty; the first: {path}, row "] * (not is_text)

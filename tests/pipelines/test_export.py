@@ -197,6 +197,12 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
     assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
+def test_settings_of_the_export_are_checked(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
+    assert verb.main([str(checkpoint), str(tmp_path / "out"), "--export.dimensions", "5"]) == 2
+    assert "export: dimensions=5 requires a whitened export" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("name", "env"), [("me/mine", {}), ("me/mine", {"HF_HUB_OFFLINE": "1"}), ("no name", {})])
 def test_an_impossible_upload_is_refused_before_the_export(
     recipe: Recipe, tmp_path: Path, name: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
-from unittest import mock
 
 import pytest
 import tyro
 
-from multicse.pipelines import cli, mine, registry
+from multicse.pipelines import RULES, cli, mine, registry
 from multicse.pipelines.run import VERBS
+from tests.small import call_of_tyro
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
 """Starts with a capital letter or code, has at least four words, ends with a full stop."""
@@ -27,19 +27,10 @@ DEFAULT = re.compile(r"( ?\((default|required|sets|unset|repeatable|optional)\b[
 """Text that tyro appends to a help."""
 
 
-class Parsing(BaseException):
-    """Arguments of a script's call of its parser: a type, or several as subcommands, and settings."""
-
-
 def helps(call: Callable[[], Any]) -> Iterator[tuple[str, str]]:
     """Yield all options of a script's parser and its subcommands, with their help."""
-
-    def ask(kind: Any, args: Any = None, return_unknown_args: bool = False, **settings: Any) -> None:
-        raise Parsing(kind, settings)
-
-    with mock.patch("tyro.cli", ask), pytest.raises(Parsing) as parsing:
-        call()
-    kind, settings = parsing.value.args
+    (kind,), settings = call_of_tyro(call)
+    settings = {name: value for name, value in settings.items() if name not in ("args", "return_unknown_args")}
     for one in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -62,13 +53,14 @@ def test_every_setting_is_explained(name: str) -> None:
     assert not wrong, "\n".join(dict.fromkeys(wrong))
 
 
-def test_help_has_no_line_breaks_of_the_source() -> None:
-    """The help of --dev has two lines in the source."""
+def test_help_has_no_line_breaks_of_the_source_and_describes_a_default_once() -> None:
+    """The help of --dev has two lines in the source, and its default is None."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        options = {action.dest: action for action in tyro.extras.get_parser(mine.Arguments)._actions}
+        options = {action.dest: action for action in tyro.extras.get_parser(mine.Arguments, registry=RULES)._actions}
     text = options["dev"].help
-    assert text and "Default: pairs made of the halves" in text and "\n" not in text
+    assert text and "Default: pairs made of the halves" in text and "\n" not in text and "(default" not in text
+    assert "(default: None)" in (options["images"].help or "")
 
 
 def test_help_imports_torch_only() -> None:

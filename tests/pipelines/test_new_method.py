@@ -88,8 +88,8 @@ def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) 
         elif not entry.name.startswith(".") and entry.name != "runs":
             (tmp_path / entry.name).symlink_to(entry)
     method, recipes = re.split(r"(?=^def bert_base)", FILE.read_text(), flags=re.M)
-    imports = [line for line in method.splitlines() if line.endswith(("import parts", "import OptimConfig, Recipe"))]
-    method = method.replace(f"{imports[0]}\n", "").replace("OptimConfig, Recipe", "Recipe")
+    imports = [line for line in method.splitlines() if line.endswith(("import parts", "import Recipe"))]
+    method = method.replace(f"{imports[0]}\n", "")
     imports += ["from multicse.pipelines.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
     end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
     space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"
@@ -105,7 +105,7 @@ def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:]
-    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.num_workers", "0", "--run.tracking_uri", "none"]
+    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.num_workers", "0", "--run.tracking_uri", "None"]
     done = subprocess.run(smoke, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

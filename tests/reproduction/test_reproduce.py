@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -294,6 +294,23 @@ def test_a_row_that_cannot_be_run_is_refused(capsys: pytest.CaptureFixture[str])
         error = capsys.readouterr().err
         assert ("not published: weights of CLEAR" in error) == (label == "CLEAR")
         assert "GCLSR-base+EDA, repaired" in error.partition("Rows: ")[2] and "CLEAR" not in error.partition("Rows: ")[2]
+
+
+def test_only_requested_rows_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CLEAR, which cannot be run, is in the whole table only."""
+
+    def scored(table: Table, paper: str, scale: runs.Scale, rows: Sequence[Row], *_: Any) -> list[dict[str, Any]]:
+        return [{"label": row.label, "scores": dict.fromkeys(table.columns, 1.0)} for row in rows if not row.lacks]
+
+    monkeypatch.setattr(runs, "missing", lambda *_: [])
+    monkeypatch.setattr(runs, "results", scored)
+    one = "GCLSR-base+EDA, repaired"
+    for given in ((), ("--rows", one)):
+        assert reproduce.main(["gclsr", "T2", "--out", str(tmp_path), *given]) == 0
+        printed = capsys.readouterr().out
+        assert one in printed and ("CLEAR" in printed) == ("BERT" in printed) == (not given)
 
 
 def test_tables_without_runs_are_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

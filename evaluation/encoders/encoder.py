@@ -62,7 +62,7 @@ class ModuleEncoder:
         batch_size: int = 128,
         module: nn.Module | None = None,
         others: Mapping[str, Callable[[list[Any]], Tensor]] | None = None,
-        logit_scale: Callable[[], float] | None = None,
+        logit_scale: Callable[[], float | Tensor] | None = None,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         if batch_size < 1:

@@ -89,5 +89,5 @@ def share_of_contrast(recipe: Recipe) -> float:
             cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
     if isinstance(method, UMLConfig):
         image: Any = recipe.streams["image"]
-        cost += 3 * image.n_views * image.batch_size * (method.image.patches + 1)
+        cost += 3 * image.n_views * image.batch_size * method.image.tokens(method.variant)
     return 6 * tokens / cost

@@ -179,7 +179,7 @@ def test_one_mel_filter_of_the_paper_is_empty_and_stays_at_the_floor() -> None:
 class Names(Offline):
     """Local data without packing."""
 
-    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
+    def pack(self, kind: str, source: Path | str, name: str, *options: str) -> str:
         return name
 
     def lines(self, sentences: Sequence[str], name: str) -> str:

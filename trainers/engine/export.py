@@ -103,7 +103,7 @@ def write_export(
         encoder.save(str(fresh))
         if onnx or int8:
             write_onnx(fresh, PROBES, int8)
-        saved = _verified(encoder, fresh)
+        saved = verify(encoder, fresh)
         text = encoder.card(fresh)
         if fit is not None:
             text = _fitted(fresh, fit, text)
@@ -158,7 +158,7 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
     return text._replace(notes="\n\n".join(notes))
 
 
-def _verified(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
+def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For

@@ -2,7 +2,8 @@
 
 Every word draws one of four kinds of augmentation and, with a probability, is replaced by its augmented vector. `form`
 selects the formulas: of the paper, of its released code, which differ in all four kinds, or of the code without the
-errors in its zeros. A generator on the CPU selects the same words and places on every device.
+errors in its zeros. All functions return a new tensor (N, d). A generator on the CPU selects the same words and places on
+every device.
 """
 
 from __future__ import annotations
@@ -94,9 +95,6 @@ def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise:
         generator: Source of all randomness.
         form: Formulas.
         noise: Standard deviation of the paper's noise.
-
-    Returns:
-        (N, d), a new tensor.
     """
     normal = torch.randn(words.shape, generator=generator, device=generator.device).to(words)
     if form == "paper":
@@ -120,9 +118,6 @@ def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout:
         generator: Source of all randomness.
         form: Formulas.
         dropout: Share of components that the paper's zeros replace.
-
-    Returns:
-        (N, d), a new tensor.
     """
     if form == "paper":
         kept = _uniform(words, generator, words.shape[1]) >= dropout
@@ -155,9 +150,6 @@ def background_noise(words: Tensor, generator: torch.Generator, form: Form) -> T
         words: (N, d).
         generator: Source of all randomness.
         form: Formulas.
-
-    Returns:
-        (N, d), a new tensor.
     """
     uniform = _uniform(words, generator, words.shape[1])
     if form == "paper":
@@ -177,9 +169,6 @@ def fourier(words: Tensor, form: Form) -> Tensor:
     Args:
         words: (N, d).
         form: Formulas.
-
-    Returns:
-        (N, d), a new tensor.
     """
     return words.clone() if form == "paper" else words - words.mean(1, keepdim=True)
 

@@ -35,8 +35,8 @@ from multicse.models.text_folders import (
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# Module with the transformer layers by model type; the layers take (hidden states, mask), so patches enter them directly.
-STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
+STACKS = {"bert", "roberta", "xlm-roberta", "distilbert"}
+"""Model types with layers that take (hidden states, mask), so patches enter them directly."""
 
 TOKENIZING = threading.RLock()
 """Lock around calls of a tokenizer, which stores the length of its last call, since every stream has its own thread. All
@@ -292,7 +292,7 @@ class TextEncoder(SentenceEncoder):
         layers, prompt = self.pooling in AVERAGED, 0 if patches is not None else self.prompt_tokens
         if patches is not None and self.config.model_type in STACKS:
             states = [patches]
-            for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
+            for layer in layer_stack(self.model):
                 states.append(layer(states[-1], None))
             tokens, hidden = states[-1], tuple(states)
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)

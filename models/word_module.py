@@ -79,16 +79,12 @@ def hashed_vectors(hashes: Tensor, dim: int) -> Tensor:
     Returns:
         float32 (..., d).
     """
-    x = hashes[..., None] * _signed(0xD1342543DE82EF95)
-    x = x + torch.arange(1, dim + 1, device=hashes.device) * _signed(0x9E3779B97F4A7C15)
-    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = hashes[..., None] * (0xD1342543DE82EF95 - 2**64)  # as signed numbers
+    x = x + torch.arange(1, dim + 1, device=hashes.device) * (0x9E3779B97F4A7C15 - 2**64)
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - 2**64)
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - 2**64)
     x = x ^ _shifted(x, 31)
     return (_shifted(x, 40).float() / 2**23 - 1) * math.sqrt(3 / dim)
-
-
-def _signed(number: int) -> int:
-    return number - 2**64 if number >= 2**63 else number
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:

@@ -335,7 +335,6 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
         )
     with loading(folder):
-        EVALUATED.refuse_unreadable(str(folder), folder)
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
         else:
@@ -355,13 +354,14 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
 
 @contextlib.contextmanager
 def loading(folder: Path) -> Iterator[None]:
-    """Raise EvaluationError if a folder contains no model, or if it cannot be loaded within the context."""
-    if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-        raise EvaluationError(
-            f"no model found in {folder}: neither modules.json nor config.json exists; specify a Hugging Face or "
-            "sentence-transformers folder (for a model of the Hub, run `hf download NAME --local-dir DIR` first)"
-        )
+    """Raise EvaluationError if a folder contains no readable model, or if it cannot be loaded within the context."""
     try:
+        EVALUATED.refuse_unreadable(str(folder), folder)
+        if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
+            raise EvaluationError(
+                f"no model found in {folder}: neither modules.json nor config.json exists; specify a Hugging Face or "
+                "sentence-transformers folder (for a model of the Hub, run `hf download NAME --local-dir DIR` first)"
+            )
         yield
     except EvaluationError:
         raise

@@ -2,7 +2,7 @@
 
 A TSV or CSV, optionally with ``.gz``, has a header with the column ``label`` and one column of sentences (``text``,
 ``sentence``, ...), or two for pairs (``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``). The split is,
-in this order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and ``NAME.test.tsv`` (one of them is named); a
+in this order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and ``NAME.test.tsv``, given by any of them; a
 column ``split`` with train, dev and test; otherwise 80, 10 and 10 % of every class, drawn by a seed.
 """
 

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import scipy  # its subpackages are imported lazily
 
-from multicse.data.errors import DecodeError
 from multicse.data.text_files import read_cells, read_lines, read_rows, text_of
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
@@ -348,10 +347,7 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
         )
     for i, row in enumerate(rows):
         place = f"{title}, row {i}"
-        try:
-            rated, *texts = (text_of(row[column], f"{place}, {column}") for column in (score, first, second))
-        except DecodeError as error:
-            raise EvaluationError(str(error)) from error
+        rated, *texts = (text_of(row[column], f"{place}, {column}") for column in (score, first, second))
         if row[first] is None or row[second] is None:
             raise EvaluationError(f"{place}: {first} or {second} is missing")
         yield "all", _rating(rated, place), texts[0], texts[1]

@@ -210,20 +210,9 @@ def test_a_dataset_in_a_folder(tmp_path: Path, names: str) -> None:
     assert (dev.name, len(dev.pairs)) == ("my-set-validation", 7)
 
 
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        (records("score premise sentence2"), "needs two columns of sentences"),
-        ([{"score": "good", "sentence1": "a", "sentence2": "b"}], "not a number"),
-        (records("label sentence1 sentence2", [("-1", "a", "b")] * 3), "equal ratings"),
-    ],
-)
-def test_bad_columns(tmp_path: Path, items: list[dict[str, Any]], message: str) -> None:
-    with pytest.raises(EvaluationError, match=message):
-        hub_pairs(str(write(tmp_path / "set", "test", items)))
-
-
-def test_bad_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EvaluationError, match="needs two columns of sentences"):
+        hub_pairs(str(write(tmp_path / "premises", "test", records("score premise sentence2"))))
     folder = write(tmp_path / "set", "train", records("score sentence1 sentence2"))
     for spec in (str(folder), "someone/no-such-set", "", "a:b:c:d", "a::test"):
         with pytest.raises(EvaluationError):

@@ -161,11 +161,10 @@ def test_kuberay_reads_the_same_cluster(whole: dict[str, Any], rayjob: dict[str,
     for name in ("gpu", "gpu8"):
         kind = there["available_node_types"][name]
         assert {what: kind["resources"][what] for what in ("CPU", "GPU")} == other[name]["resources"]
-        assert [kind[most] for most in ("min_workers", "max_workers")] == [
-            other[name][most] for most in ("min_workers", "max_workers")
-        ]
-    assert there["idle_timeout_minutes"] == here["idle_timeout_minutes"]
-    assert there["max_workers"] == here["max_workers"]
+        for most in ("min_workers", "max_workers"):
+            assert kind[most] == other[name][most]
+    for setting in ("idle_timeout_minutes", "max_workers"):
+        assert there[setting] == here[setting]
 
 
 def test_versions_of_image_ray_and_python_are_equal_everywhere(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
@@ -289,9 +288,8 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
 
     (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
     from_outside = [rule for rule in rules["IpPermissions"] if rule["IpRanges"] or rule.get("Ipv6Ranges")]
-    assert [(rule["FromPort"], rule["ToPort"], rule["IpRanges"]) for rule in from_outside] == [
-        (22, 22, [{"CidrIp": "203.0.113.7/32"}])
-    ]
+    allowed = [(rule["FromPort"], rule["ToPort"], rule["IpRanges"]) for rule in from_outside]
+    assert allowed == [(22, 22, [{"CidrIp": "203.0.113.7/32"}])]
     (inside,) = [rule for rule in rules["IpPermissions"] if rule["UserIdGroupPairs"]]
     assert inside["IpProtocol"] == "-1" and [pair["GroupId"] for pair in inside["UserIdGroupPairs"]] == [group]
 
@@ -317,10 +315,8 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
         claimed = whole["available_node_types"][name]["resources"]
         node = whole["available_node_types"][name]["node_config"]
         machine = ec2.describe_instance_types(InstanceTypes=[node["InstanceType"]])["InstanceTypes"][0]
-        assert (
-            machine["VCpuInfo"]["DefaultVCpus"] == claimed["CPU"]
-            and machine["GpuInfo"]["Gpus"][0]["Count"] == claimed["GPU"]
-        )
+        assert machine["VCpuInfo"]["DefaultVCpus"] == claimed["CPU"]
+        assert machine["GpuInfo"]["Gpus"][0]["Count"] == claimed["GPU"]
         efa = [one for one in node.get("NetworkInterfaces", ()) if one.get("InterfaceType") == "efa-only"]
         most = machine["NetworkInfo"].get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
         assert sorted(one["NetworkCardIndex"] for one in efa) == [*range(most)]
@@ -329,14 +325,8 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(whole: dict[str, Any], aws: S
     assert (subnet["CidrBlock"], subnet["AvailabilityZone"]) == ("172.31.240.0/20", public["AvailabilityZone"])
     (gateway,) = ec2.describe_nat_gateways()["NatGateways"]
     tables = {table["RouteTableId"]: table["Routes"] for table in ec2.describe_route_tables()["RouteTables"]}
-    (table,) = [
-        name
-        for name, routes in tables.items()
-        if any(
-            (to.get("NatGatewayId"), to.get("DestinationCidrBlock")) == (gateway["NatGatewayId"], "0.0.0.0/0")
-            for to in routes
-        )
-    ]
+    targets = {name: {to.get("NatGatewayId"): to.get("DestinationCidrBlock") for to in tables[name]} for name in tables}
+    (table,) = [name for name, to in targets.items() if to.get(gateway["NatGatewayId"]) == "0.0.0.0/0"]
     (endpoint,) = ec2.describe_vpc_endpoints()["VpcEndpoints"]
     assert gateway["SubnetId"] == public["SubnetId"]
     assert endpoint["RouteTableIds"] == [table] and endpoint["ServiceName"].endswith(".s3")

@@ -74,7 +74,7 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
         environment = env | {"PYTHONPATH": str(clone)}
         done = subprocess.run([sys.executable, "-c", program], cwd=clone, env=environment, capture_output=True, text=True)
         assert done.returncode == 0 and "(1, 192)" in done.stdout, f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
-        job = run(f"{RAY} job submit --working-dir . -- python pipelines/sweep.py simcse --recipe smoke --trials 1")
+        job = run("ray job submit --working-dir . -- python pipelines/sweep.py simcse --recipe smoke --trials 1")
         assert job.returncode == 0, f"{job.stdout[-4000:]}{job.stderr[-3000:]}"
     finally:
         warm.stop()

@@ -59,9 +59,7 @@ class CheckpointError(ValueError):
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     """Build the method of a recipe with its encoder, initialised from the recipe's seed.
 
-    Args:
-        recipe: Recipe.
-        checkpoint: Folder of a checkpoint. Files that the encoder needs are also searched in its parent folders.
+    Files that the encoder needs are also searched in the parent folders of a checkpoint.
     """
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
     beside = [checkpoint.resolve().parent] if checkpoint else []
@@ -148,7 +146,7 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(folder: Path, recipe: Recipe, weights: dict[str, dict[str, Tensor] | None], state: dict[str, Any]) -> None:
-    """Write the files of a checkpoint.
+    """Write the files of a checkpoint into a folder.
 
     Args:
         folder: Existing folder.

@@ -37,11 +37,7 @@ def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
 
 
 class StopQuestion:
-    """Exchange of stop requests between the ranks, about once per second and at least every `MOST` steps.
-
-    Args:
-        group: Process group for CPU tensors. If None, the default group.
-    """
+    """Exchange of stop requests between the ranks of a group, about once per second and at least every `MOST` steps."""
 
     MOST = 10
 
@@ -49,12 +45,7 @@ class StopQuestion:
         self._group, self._every, self._left, self._since = group, 1, 1, time.monotonic()
 
     def __call__(self, mine: bool, world_size: int) -> bool:
-        """Return True if a rank has requested a stop; every rank calls it after every step.
-
-        Args:
-            mine: This rank requests a stop.
-            world_size: Number of ranks.
-        """
+        """Return True if any of `world_size` ranks has requested a stop; every rank calls it after every step."""
         if world_size == 1:
             return mine
         self._left -= 1
@@ -111,12 +102,7 @@ class Host:
 
 
 class RayHost(Host):
-    """Host in a Ray Train worker. Rank 0 checks `board` every second for a stop request.
-
-    Args:
-        store: Checkpoints of the run, with a download folder for this node.
-        board: Messages between driver and workers.
-    """
+    """Host in a Ray Train worker, with a store per node. Rank 0 checks `board` every second for a stop request."""
 
     inline = False
 

@@ -130,13 +130,9 @@ def retire(journal: Path, run_id: str = "") -> None:
 
 
 def new_metrics(line: Mapping[str, Any], last: dict[str, int]) -> dict[str, float]:
-    """Return the metrics of a line that are newer than `last`.
+    """Return the metrics of a line that are newer than `last`, the latest step of each metric, which is updated.
 
     If a restarted worker repeats a step, its first values are kept.
-
-    Args:
-        line: Line of a journal.
-        last: Latest step of each metric, which is updated.
     """
     fresh = {key: value for key, value in line["metrics"].items() if line["step"] > last.get(key, -1)}
     last.update(dict.fromkeys(fresh, line["step"]))

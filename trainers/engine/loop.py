@@ -38,13 +38,7 @@ SKIPPED_LISTED = 10_000
 
 
 class Engine:
-    """Training loop of one rank.
-
-    Args:
-        recipe: Recipe.
-        host: Host of the loop.
-        log: Tracker that receives the metrics (rank 0 only).
-    """
+    """Training loop of one rank; rank 0 has a tracker `log`."""
 
     def __init__(self, recipe: Recipe, host: Host, log: Tracker | None) -> None:
         run = recipe.run

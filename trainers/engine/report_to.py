@@ -67,12 +67,7 @@ KINDS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 
 class Reports:
-    """Records of a run next to its journal. A record that fails is dropped; training continues.
-
-    Args:
-        kinds: Keys of `KINDS`.
-        journal: Journal, whose lines so far are replayed into every record.
-    """
+    """Records of a run next to its journal, whose lines so far are replayed. A record that fails is dropped."""
 
     def __init__(self, kinds: Sequence[str], journal: Journal) -> None:
         self._records: dict[str, Record] = {}

@@ -98,15 +98,7 @@ def split_sharded(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def clip_gradients(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
-    """Clip the gradients to a total norm.
-
-    Args:
-        params: Parameters with gradients.
-        most: Maximum norm. If None, gradients are not changed.
-
-    Returns:
-        Norm before clipping, a scalar.
-    """
+    """Clip the gradients to a total norm unless it is None, and return the norm before clipping, a scalar."""
     kinds = [kind for kind in split_sharded(params) if kind]
     norms: list[Tensor] = full_tensors([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
     norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)

@@ -80,9 +80,8 @@ class Stepper:
     def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
         """Run all updates once and add their metrics to the window.
 
-        Random numbers depend on (seed, rank, step), so a resumed run repeats them. After a loss that is not finite no
-        parameter is updated any more. On GPUs the error is raised later, by `watch.check` when metrics are reported, since
-        the host does not wait for the device here.
+        After a loss that is not finite no parameter is updated any more. On GPUs the error is raised later, by `watch.check`
+        when metrics are reported, since the host does not wait for the device here.
 
         Args:
             step: Number of the step, from 0.

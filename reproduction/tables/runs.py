@@ -26,7 +26,6 @@ from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_tasks
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
-from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.api import prepare
@@ -40,7 +39,7 @@ from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 
 SENTEVAL = Path("SentEval/data/downstream")
 SUPERVISED = Training(epochs=3, lr=1e-4)
@@ -77,13 +76,10 @@ class Scale:
 
 
 def recipe_of(row: Row) -> Recipe:
-    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown recipe or setting."""
-    assert row.recipe is not None
-    pipeline, _, name = row.recipe.partition("/")
-    recipes = registry.load(pipeline).RECIPES
-    if name not in recipes:
-        raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
-    return recipes[name]().changed(row.changes)
+    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown setting."""
+    pipeline, _, name = (row.recipe or "").partition("/")
+    recipe: Recipe = registry.load(pipeline).RECIPES[name]()
+    return recipe.changed(row.changes)
 
 
 def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
@@ -218,7 +214,7 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     Args:
         rows: Rows of the table.
         columns: Columns of the table.
-        results: Results of `results`.
+        results: Results of the rows, see `results`.
     """
     values: Values = {row.label: {column: [] for column in columns} for row in rows}
     for result in results:
@@ -283,7 +279,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
     """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
-    The weight of a loss that the recipe does not have (weight 0) is not searched. At the small scale no weight is searched.
+    The weight of a loss that the recipe does not have is not searched, and at the small scale no weight is.
 
     Args:
         recipe: Recipe of the row.
@@ -300,12 +296,7 @@ def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recip
 
 
 def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
-    """Run each candidate once with seed 0 and return the best one on the development task.
-
-    Args:
-        candidates: Recipes by folder name.
-        folder: Folder of the runs.
-    """
+    """Run each candidate with seed 0 in its folder below `folder`, and return the best one on the development task."""
     first = next(iter(candidates.values()))
     (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
@@ -327,17 +318,12 @@ def _measured(
     scores = {}
     for column, (name, metric) in asked.items():
         task = tasks[absolute(name)]
-        metric = metric or task.primary
-        if metric not in found[task.name]:
-            raise EvaluationError(
-                f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(found[task.name])}"
-            )
-        scores[column] = float(found[task.name][metric])
+        scores[column] = float(found[task.name][metric or task.primary])
     return scores, provenance(model, [*tasks.values()])
 
 
 def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
-    """Fine-tune the model on the labels of a file with the classifier of MoCoUTRL's paper, and return its folder."""
+    """Return the folder of a model that is fine-tuned on the labels of a file with the classifier of MoCoUTRL's paper."""
     folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled} {seed}'.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         model = load_model(spec)

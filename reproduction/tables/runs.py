@@ -1,4 +1,4 @@
-"""Run the rows of a table: check data, train, evaluate, and store the results.
+"""Run the rows of a table of a paper at a scale: check data, train, evaluate, and store the results.
 
 A row is trained once per recipe identity and seed, for all tables, and evaluated once per set of columns. Stored results are
 reused, so an interrupted command resumes.
@@ -76,20 +76,14 @@ class Scale:
 
 
 def recipe_of(row: Row) -> Recipe:
-    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown setting."""
+    """Return the paper's recipe of a trained row."""
     pipeline, _, name = (row.recipe or "").partition("/")
     recipe: Recipe = registry.load(pipeline).RECIPES[name]()
     return recipe.changed(row.changes)
 
 
 def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
-    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does.
-
-    Args:
-        row: The row.
-        paper: Name of the paper.
-        scale: Scale of the run.
-    """
+    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does."""
     recipe = recipe_of(row)
     if scale.mini:
         own = evidence.mini if paper == "evidence" else partial(small.row, paper)
@@ -126,17 +120,7 @@ def is_list(rows: Sequence[Row]) -> bool:
 
 
 def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
-    """Find missing data, encoders and models.
-
-    Args:
-        table: The table.
-        paper: Name of the paper.
-        scale: Scale of the runs.
-        rows: Rows to run.
-
-    Returns:
-        One message per missing item, with the command that provides it.
-    """
+    """Return a message for each missing dataset, encoder and model, with the command that provides it."""
     lacks: dict[str, None] = {}
 
     def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
@@ -170,18 +154,10 @@ def _check_model(spec: str) -> None:
 def results(
     table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run each row with each seed, deterministic rows once, and return the stored results.
-
-    Args:
-        table: The table.
-        paper: Name of the paper.
-        scale: Scale of the runs.
-        rows: Rows to run.
-        seeds: Seeds of trained rows.
-        say: Function that is called with a line of progress before each run.
+    """Run each row with each seed, deterministic rows once; `say` is called with a line of progress before each run.
 
     Returns:
-        One result per row and seed: label, scores, recipe and provenance.
+        One stored result per row and seed: label, scores, recipe and provenance.
     """
     asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
@@ -209,13 +185,7 @@ def trains_probes(table: Table) -> bool:
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
-    """Collect scores by row and column, one per seed.
-
-    Args:
-        rows: Rows of the table.
-        columns: Columns of the table.
-        results: Results of the rows, see `results`.
-    """
+    """Collect the scores of `results` by row and column, one per seed."""
     values: Values = {row.label: {column: [] for column in columns} for row in rows}
     for result in results:
         for column, score in result["scores"].items():
@@ -280,11 +250,6 @@ def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recip
     """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
     The weight of a loss that the recipe does not have is not searched, and at the small scale no weight is.
-
-    Args:
-        recipe: Recipe of the row.
-        table: The table.
-        scale: Scale of the run.
     """
     given = recipe.flat()
     rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}

@@ -20,11 +20,6 @@ def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[
     """Expand the rows trained by a paper's own pipelines into variants; equal variants share a row.
 
     A row is compared with the same variant of its reference. If a recipe rejects a variant, the row shows the reason.
-
-    Args:
-        rows: Rows of a table.
-        reference: Label of the row for comparison.
-        pipelines: Pipelines of the paper.
     """
     made: list[tuple[Row, dict[str, Row]]] = []
     for row in rows:

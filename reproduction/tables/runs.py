@@ -242,7 +242,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    half.rename(file)
+    half.replace(file)
     return content
 
 

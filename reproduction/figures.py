@@ -89,23 +89,31 @@ def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
     return figure
 
 
-def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarray, seed: int = 0) -> Figure:
-    """Draw sentence pairs in a t-SNE plane, each connected by a line.
+def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
+    """Draw the 20 pairs with the highest ratings and the 20 with the lowest in a t-SNE plane; fewer of a small set.
 
-    Vectors are normalised to unit length; zero vectors are unchanged. The colour of a pair shows its cosine, its marker
-    whether it is positive. Note that the lengths of lines are not distances, and that the plane depends on the seed.
+    A line connects the sentences of a pair, and its colour is their cosine. Note that the lengths of lines are not
+    distances, and that the plane depends on the seed.
 
     Args:
-        vectors_a: (N, d), embeddings of the first sentences.
-        vectors_b: (N, d), embeddings of the second sentences.
-        positive: (N,), True for positive pairs.
-        seed: Seed of t-SNE.
+        encoded: Embeddings of the sentences of the task.
+        task: Rated pairs.
+        seed: Seed of t-SNE, and of the choice among pairs with equal ratings.
+
+    Raises:
+        ValueError: If all vectors are equal.
+
+    References:
+        SG-BERT, Figure 5.
     """
     from sklearn.manifold import TSNE
 
-    a = unit(finite("vectors_a", vectors_a, shape=(None, None)))
-    b = unit(finite("vectors_b", vectors_b, shape=(None, None)))
-    mask = np.asarray(positive)
+    ties = np.random.default_rng(seed).permutation(len(task.gold))  # random choice among equal ratings
+    order = ties[np.argsort(task.gold[ties], kind="stable")]
+    size = min(DRAWN_PAIRS, len(order) // 2)
+    rows = np.concatenate([order[len(order) - size :], order[:size]])
+    sides = (encoded.encode([side[i] for i in rows]) for side in (task.pairs.first, task.pairs.second))
+    a, b = (unit(finite("vectors", vectors, shape=(None, None))) for vectors in sides)
     both = np.concatenate([a, b])
     if np.ptp(both, axis=0).max() == 0:
         raise ValueError("all vectors are equal, so t-SNE is not possible; the encoder has collapsed")
@@ -116,7 +124,7 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     colour = ScalarMappable(Normalize(cosines.min(), cosines.max()), "viridis")
     figure = new_figure()
     axes = figure.add_subplot()
-    for i, (name, chosen) in enumerate((("positive pairs", mask), ("negative pairs", ~mask))):
+    for i, (name, chosen) in enumerate((("positive pairs", slice(size)), ("negative pairs", slice(size, None)))):
         points, colours = ends[chosen], colour.to_rgba(cosines[chosen])
         axes.add_collection(LineCollection(list(points), colors=colours, linewidths=1))
         x, y = points.reshape(-1, 2).T
@@ -125,19 +133,3 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     axes.set(xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
     legend(axes)
     return figure
-
-
-def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
-    """Draw the 20 pairs with the highest ratings and the 20 with the lowest by t-SNE; fewer of a small set.
-
-    Args:
-        encoded: Embeddings of the sentences of the task.
-        task: Rated pairs.
-        seed: Seed of t-SNE, and of the choice among pairs with equal ratings.
-    """
-    ties = np.random.default_rng(seed).permutation(len(task.gold))  # random choice among equal ratings
-    order = ties[np.argsort(task.gold[ties], kind="stable")]
-    size = min(DRAWN_PAIRS, len(order) // 2)
-    rows = np.concatenate([order[len(order) - size :], order[:size]])
-    first, second = ([side[i] for i in rows] for side in (task.pairs.first, task.pairs.second))
-    return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)

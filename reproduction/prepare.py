@@ -74,7 +74,7 @@ class Prepare:
             elif result.read is None:
                 print(f"{place} exists and is used unchanged")
             else:
-                print(make(result, source, folder, out, self.overwrite))
+                print(_make(result, source, folder, out, self.overwrite))
         if missing:
             hint = textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
             about = [f"  {source.title}", f"  home page  {source.home}", f"  licence    {source.licence}", *hint]
@@ -82,22 +82,8 @@ class Prepare:
         return 2 if missing else 0
 
 
-def make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool = False) -> str:
-    """Pack or write one result of a download.
-
-    Args:
-        result: Result to create.
-        source: Dataset of the result.
-        folder: Folder of the download.
-        out: Output folder.
-        overwrite: Replace an existing result.
-
-    Returns:
-        Summary in one or two lines.
-
-    Raises:
-        DataError: If the download has an unexpected format.
-    """
+def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool) -> str:
+    """Pack or write one result of a download, and return a summary in one or two lines."""
     place, name = out / result.path, Path(result.path).name
     found = result.content(folder)
     if isinstance(found, Content):

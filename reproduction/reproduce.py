@@ -151,13 +151,7 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
 
 
 def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
-    """Draw a table that is a figure.
-
-    Args:
-        table: The table.
-        columns: Columns that were run.
-        values: Scores by row and column.
-    """
+    """Draw a table that is a figure, from the columns that were run and their values."""
     heads = table.names if len(table.names) == len(columns) else columns
     if isinstance(table.draw, tuple):
         x, y = (columns[heads.index(name)] for name in table.draw)

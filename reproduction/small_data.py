@@ -70,9 +70,6 @@ def main(out: Path | None, server: str | None) -> int:
 
     Returns:
         Exit code 0.
-
-    Raises:
-        DataError: If a file cannot be downloaded, or its digest differs.
     """
     out, downloads = out or default_folder(), read_downloads()
     out.mkdir(parents=True, exist_ok=True)

@@ -47,22 +47,14 @@ class Translate:
     """Batch size in sentences."""
 
     def run(self) -> str:
-        """Write the missing rows.
-
-        Returns:
-            Summary in one line.
-
-        Raises:
-            DataError: If the output file contains other sentences.
-            ValueError: If a model cannot be loaded.
-        """
-        sentences = [one_line(sentence) for sentence in fit_sentences(self.text)]
-        done = self.resume(sentences)
+        """Write the missing rows, and return a summary in one line."""
+        sentences = [_one_line(sentence) for sentence in fit_sentences(self.text)]
+        done = self._resume(sentences)
         if done < len(sentences):
-            self.write(sentences, done)
+            self._write(sentences, done)
         return f"{self.out}: {len(sentences):,} rows, {len(sentences) - done:,} of them new"
 
-    def resume(self, sentences: Sequence[str]) -> int:
+    def _resume(self, sentences: Sequence[str]) -> int:
         """Create the file, or truncate it to complete batches, and return the number of translated sentences."""
         content = self.out.read_bytes().splitlines(keepends=True) if self.out.exists() else []
         lines = [line for line in content if line.endswith(b"\n")] or [HEADER.encode()]
@@ -74,40 +66,23 @@ class Translate:
         self.out.write_bytes(b"".join(lines[: done + 1]))
         return done
 
-    def write(self, sentences: Sequence[str], done: int) -> None:
-        """Append the rows of the sentences from index `done`.
-
-        Args:
-            sentences: All sentences.
-            done: Number of translated sentences.
-        """
-        there, back = (translator(f"--{name}", getattr(self, name), self) for name in ("there", "back"))
+    def _write(self, sentences: Sequence[str], done: int) -> None:
+        """Append the rows of the sentences from index `done`."""
+        there, back = (_translator(f"--{name}", getattr(self, name), self) for name in ("there", "back"))
         with (
             self.out.open("a", encoding="utf-8", newline="\n") as file,
             tqdm(total=len(sentences), initial=done, desc="translating", mininterval=1.0, disable=None, leave=False) as bar,
         ):
             for start in range(done, len(sentences), self.batch):
                 originals = sentences[start : start + self.batch]
-                rows = zip(originals, map(one_line, back(there(originals))), strict=True)
+                rows = zip(originals, map(_one_line, back(there(originals))), strict=True)
                 file.write("".join(f"{original}\t{translation}\n" for original, translation in rows))
                 file.flush()
                 bar.update(len(originals))
 
 
-def translator(option: str, name: str, settings: Translate) -> Callable[[Sequence[str]], list[str]]:
-    """Load an encoder-decoder with its tokenizer.
-
-    Args:
-        option: Option of the command line, named in errors.
-        name: Folder or model ID.
-        settings: Settings of decoding.
-
-    Returns:
-        Function that translates sentences.
-
-    Raises:
-        ValueError: If the folder is not such a model, or its weights are pickled.
-    """
+def _translator(option: str, name: str, settings: Translate) -> Callable[[Sequence[str]], list[str]]:
+    """Load an encoder-decoder with its tokenizer, and return a function that translates sentences."""
     import torch
     from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -142,7 +117,7 @@ def translator(option: str, name: str, settings: Translate) -> Callable[[Sequenc
     return translate
 
 
-def one_line(sentence: str) -> str:
+def _one_line(sentence: str) -> str:
     """Replace tabs and line ends, which separate the cells of the result, by spaces."""
     return " ".join(sentence.split())
 

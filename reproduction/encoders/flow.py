@@ -96,9 +96,6 @@ def fit_flow(vectors: np.ndarray, seed: int = 0) -> Flow:
     Args:
         vectors: (N, d), embeddings to fit.
         seed: Seed of the initial weights and of the order.
-
-    Raises:
-        EvaluationError: If d is 1, or the loss is not finite.
     """
     x = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
     if x.shape[1] < 2:

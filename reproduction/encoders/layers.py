@@ -51,9 +51,6 @@ def layer_scores(
 
     Returns:
         Metrics of all tasks by pooling, in a list over the layers 0 (embedding output) to l.
-
-    Raises:
-        EvaluationError: If the folder does not contain a transformer.
     """
     one = load_encoder(folder, "layer0-mean", device, batch_size)
     # All layers concatenated: (N, (l + 1) * 3 * d).

@@ -36,12 +36,9 @@ def tower(checkpoint: Path, sizes: HTSATTower | None = None) -> ClapAudioModel:
     Args:
         checkpoint: File of HTSAT's trainer.
         sizes: Sizes of the model. Default: HTSAT-tiny, the size of all published checkpoints.
-
-    Raises:
-        DataError: If the file is not such a checkpoint, or has other sizes.
     """
     model = ClapAudioModel((sizes or HTSATTower()).config())
-    weights = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(read_weights(checkpoint)).items()}
+    weights = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(_read_weights(checkpoint)).items()}
     own = model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         if name not in own or name not in weights or own[name].shape != weights[name].shape:
@@ -50,13 +47,10 @@ def tower(checkpoint: Path, sizes: HTSATTower | None = None) -> ClapAudioModel:
     return model
 
 
-def read_weights(checkpoint: Path) -> dict[str, Tensor]:
+def _read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """Return the tensors of a checkpoint with the prefix ``sed_model.``, by their names without it.
 
     Objects of classes that torch does not list as safe, such as callbacks of a trainer, are replaced by empty objects.
-
-    Raises:
-        DataError: If the file cannot be read, or does not contain such tensors.
     """
     try:
         unknown = torch.serialization.get_unsafe_globals_in_checkpoint(checkpoint)

@@ -1,4 +1,7 @@
-"""Readers of images and audio: class folders, lists, captions, CIFAR's binary files, manifests, LibriSpeech."""
+"""Readers of images and audio: class folders, lists, captions, CIFAR's binary files, manifests, LibriSpeech.
+
+The arguments of a reader are the paths ``wanted`` of a result in `sources.toml`, and its ``settings`` by name.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,7 @@ def described_folders(folder: Path) -> Content:
 
 
 def listed(file: Path, folder: Path) -> Content:
-    """Read the images of a list.
-
-    Args:
-        file: List with one path per line; its last two parts are used: ``CLASS/FILE``.
-        folder: Folder of the classes.
-    """
+    """Read the images of a list with one path per line; its last two parts are used: ``CLASS/FILE``."""
     paths = ((number, line.strip().split("/")[-2:]) for number, line in read_lines(file))
     return _content((Entry(number, "/".join(parts), label=parts[0]) for number, parts in paths), file, folder)
 
@@ -62,10 +60,8 @@ def listed(file: Path, folder: Path) -> Content:
 def imagenet_validation(file: Path, folder: Path) -> Content:
     """Read ImageNet's 50,000 validation images.
 
-    Args:
-        file: Kaggle's LOC_val_solution.csv, with the class and boxes of an image in the column PredictionString
-            ("n01978287 240 170 260 240").
-        folder: Folder of the images.
+    Kaggle's LOC_val_solution.csv has the class and boxes of an image in the column PredictionString
+    ("n01978287 240 170 260 240").
     """
     rows = named_rows(file, ("ImageId", "PredictionString"))
     entries = (Entry(number, f"{row['ImageId']}.JPEG", label=row["PredictionString"].split()[0]) for number, row in rows)
@@ -73,16 +69,7 @@ def imagenet_validation(file: Path, folder: Path) -> Content:
 
 
 def karpathy(file: Path, folder: Path, split: str = "test") -> Content:
-    """Read the images of a split with their first five captions.
-
-    Args:
-        file: Karpathy's ``dataset_coco.json`` or ``dataset_flickr30k.json``.
-        folder: Folder of the images.
-        split: Name of the split.
-
-    Raises:
-        DataError: If the file has another format.
-    """
+    """Read the images of a split of Karpathy's dataset_coco.json or dataset_flickr30k.json with five captions each."""
     try:
         images = json.loads(file.read_text(encoding="utf-8"))["images"]
         chosen = [
@@ -113,12 +100,8 @@ def crawled(folder: Path) -> Content:
 def cifar(names: Path, *batches: Path, labels: int = 1) -> Content:
     """Read the binary version of CIFAR-10 or CIFAR-100.
 
-    A record consists of the labels, one byte each, and 3 x 32 x 32 bytes: red, green and blue.
-
-    Args:
-        names: File with one class name per line.
-        *batches: Binary files.
-        labels: Labels per image; the last one is used. CIFAR-100 has two, coarse and fine.
+    A record consists of the labels, one byte each, and 3 x 32 x 32 bytes: red, green and blue. CIFAR-100 has two labels,
+    coarse and fine; the last one is used. `names` has one class per line.
     """
     classes = tuple(line.strip() for _, line in read_lines(names))
     size = labels + 3 * CIFAR_SIDE**2
@@ -142,27 +125,15 @@ def _png(values: np.ndarray) -> bytes:
 
 
 def manifest(table: Path, folder: Path, **settings: Any) -> Content:
-    """Read the audio files of a table.
-
-    Args:
-        table: Table of file names.
-        folder: Folder of the files.
-        **settings: Further arguments of `manifest_files`.
-    """
+    """Read the audio files of a table by `manifest_files`."""
     return Content(manifest_files(table, SOUNDS, folder, **settings), folder)
 
 
 def librispeech(folder: Path, speakers: int) -> Content:
     """Read the utterances of the speakers of LibriSpeech with the most utterances; ties go to the lower number.
 
-    The class is the speaker, and `txt` the transcript (``SPEAKER-CHAPTER.trans.txt``).
-
-    Args:
-        folder: Folder with ``SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac``.
-        speakers: Number of speakers.
-
-    Raises:
-        DataError: If there are fewer speakers.
+    The class is the speaker, and `txt` the transcript. Files are ``SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac`` and
+    ``SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt``.
     """
     utterances = sorted(path.relative_to(folder) for path in folder.glob("*/*/*.flac"))
     counts = Counter(path.parts[0] for path in utterances)

@@ -153,17 +153,16 @@ def fsdd(downloads: Path, out: Path) -> None:
     """Write the spoken digits of five speakers as lossless FLAC."""
     import soundfile
 
-    rows = []
-    with tarfile.open(out / "fsdd_flac.tar", "w") as archive:
-        for file in sorted((downloads / "fsdd" / "recordings").iterdir()):
-            digit, speaker, _ = file.stem.split("_")
-            if speaker not in SPEAKERS:
-                continue
+    rows, clips = [], []
+    for file in sorted((downloads / "fsdd" / "recordings").iterdir()):
+        digit, speaker, _ = file.stem.split("_")
+        if speaker in SPEAKERS:
             samples, rate = soundfile.read(file, dtype="int16")
             flac = io.BytesIO()
             soundfile.write(flac, samples, rate, format="FLAC")
-            _add(archive, f"{file.stem}.flac", flac.getvalue())
+            clips.append((f"{file.stem}.flac", flac.getvalue()))
             rows.append((f"{file.stem}.flac", digit, speaker))
+    _tar(out / "fsdd_flac.tar", clips)
     _write(out / "fsdd.tsv", ("file", "digit", "speaker"), rows)
 
 
@@ -177,9 +176,7 @@ def coco_mini(downloads: Path, out: Path) -> None:
             captions.setdefault(one["image_id"], []).append(" ".join(one["caption"].split()))
         files = {file.name: file for file in (folder / f"{part}2017").iterdir()}
         rows = [one for one in given["images"] if one["file_name"] in files and len(captions.get(one["id"], ())) >= 5]
-        with tarfile.open(out / f"coco_mini_{part}.tar", "w") as archive:
-            for one in rows:
-                _add(archive, one["file_name"], files[one["file_name"]].read_bytes())
+        _tar(out / f"coco_mini_{part}.tar", ((one["file_name"], files[one["file_name"]].read_bytes()) for one in rows))
         lines = [
             {"file": one["file_name"], "captions": captions[one["id"]][:5], "license_id": one["license"]} for one in rows
         ]
@@ -193,31 +190,27 @@ def cifar10(downloads: Path, out: Path) -> None:
         chosen += [(number, file) for file in sorted((downloads / "cifar10" / "train" / name).iterdir())[:500]]
     random.Random(0).shuffle(chosen)
     for shard in range(5):
-        with tarfile.open(out / f"cifar10-train-{shard:05d}.tar", "w") as archive:
-            for place, (number, file) in enumerate(chosen[1000 * shard : 1000 * (shard + 1)]):
-                _add(archive, f"s{shard}_{place:05d}.jpg", file.read_bytes())
-                _add(archive, f"s{shard}_{place:05d}.cls", str(number).encode())
-    with tarfile.open(out / "cifar10-test-subset.tar", "w") as archive:
-        for name in CLASSES:
-            for file in sorted((downloads / "cifar10" / "test" / name).iterdir())[:100]:
-                _add(archive, f"test/{name}/{file.name}", file.read_bytes())
+        samples = []
+        for place, (number, file) in enumerate(chosen[1000 * shard : 1000 * (shard + 1)]):
+            name = f"s{shard}_{place:05d}"
+            samples += [(f"{name}.jpg", file.read_bytes()), (f"{name}.cls", str(number).encode())]
+        _tar(out / f"cifar10-train-{shard:05d}.tar", samples)
+    tests = (file for name in CLASSES for file in sorted((downloads / "cifar10" / "test" / name).iterdir())[:100])
+    _tar(out / "cifar10-test-subset.tar", ((f"test/{file.parent.name}/{file.name}", file.read_bytes()) for file in tests))
 
 
 def emoji(downloads: Path, out: Path) -> None:
     """Write emojis of 64 pixels on white with their English names."""
     from PIL import Image
 
-    names = emoji_names()
-    folder = downloads / "emoji"
-    with tarfile.open(out / "noto_emoji_64px.tar", "w") as archive:
-        for path in names:
-            image = Image.open(folder / path).convert("RGBA")
-            white = Image.new("RGBA", image.size, "white")
-            content = io.BytesIO()
-            Image.alpha_composite(white, image).convert("RGB").resize((64, 64), Image.Resampling.LANCZOS).save(
-                content, "PNG"
-            )
-            _add(archive, Path(path).name, content.getvalue())
+    names, images = emoji_names(), []
+    for path in names:
+        image = Image.open(downloads / "emoji" / path).convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        content = io.BytesIO()
+        Image.alpha_composite(white, image).convert("RGB").resize((64, 64), Image.Resampling.LANCZOS).save(content, "PNG")
+        images.append((Path(path).name, content.getvalue()))
+    _tar(out / "noto_emoji_64px.tar", images)
     lines = [{"file": Path(path).name, "names": {"en": name}} for path, name in names.items()]
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     (out / "emoji_names.jsonl").write_text(text, encoding="utf-8")
@@ -271,8 +264,10 @@ def table(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(_read(file), delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    """Add a file to an archive, with equal bytes on every machine."""
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
+def _tar(place: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write an archive of files by name, with equal bytes on every machine."""
+    with tarfile.open(place, "w") as archive:
+        for name, content in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))

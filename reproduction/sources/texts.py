@@ -1,4 +1,8 @@
-"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora, GLUE, Web of Science, prompts."""
+"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora, GLUE, Web of Science, prompts.
+
+The arguments of a reader are the paths ``wanted`` of a result in `sources.toml`, and its ``settings`` by name. Readers that
+yield lines convert a table to a TSV.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +31,7 @@ def lines(*files: Path) -> Content:
 
 
 def some_lines(file: Path, count: int) -> Content:
-    """Read a fixed random sample of `count` sentences of a file, in file order.
-
-    Args:
-        file: File with one sentence per line.
-        count: Size of the sample.
-    """
+    """Read a fixed random sample of `count` sentences, one per line, in file order."""
 
     def drafts() -> Iterator[UnpackedSample]:
         total = sum(1 for _ in read_lines(file))
@@ -46,13 +45,7 @@ def some_lines(file: Path, count: int) -> Content:
 
 
 def columns(file: Path, names: tuple[str, ...], keep_empty: bool = False) -> Content:
-    """Read columns of a .csv, .tsv or .jsonl.
-
-    Args:
-        file: The table.
-        names: Names of the columns.
-        keep_empty: Keep rows with empty cells.
-    """
+    """Read columns of a .csv, .tsv or .jsonl, with rows that have empty cells if `keep_empty`."""
     return Content(table_rows(file, names, keep_empty=keep_empty), form="parquet")
 
 
@@ -78,21 +71,10 @@ def numbered_lines(file: Path) -> Content:
 
 
 def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ...] = ()) -> Iterator[str]:
-    """Convert a task of GLUE to a TSV ``label sentence split``, or ``label sentence1 sentence2 split`` for pairs.
+    """Convert a task of GLUE to the columns label, sentence (or sentence1 and sentence2) and split (SG-BERT, appendix A.4).
 
-    The labels of GLUE's test set are not published: the first tenth of its dev set is dev, the rest test.
-
-    Args:
-        train: Training set.
-        dev: Development set.
-        columns: Names of the columns of the label and the sentences.
-        header: Names of all columns, for files without a header.
-
-    Yields:
-        Lines of the TSV.
-
-    References:
-        SG-BERT, appendix A.4.
+    `columns` are the label and the sentences, `header` all columns of files without a header. The labels of GLUE's test set
+    are not published: the first tenth of its dev set is dev, the rest test.
     """
     yield "\t".join(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
     parts = [[[row[name] for name in columns] for row in _glue_rows(file, columns, header)] for file in (train, dev)]
@@ -109,19 +91,9 @@ def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) ->
 
 
 def web_of_science(book: Path, label: str) -> Iterator[str]:
-    """Convert Web of Science's ``Data.xlsx`` to a TSV ``label text split`` of abstracts, without empty ones.
+    """Convert abstracts of Web of Science's ``Data.xlsx``, without empty ones, to the columns label, text and split.
 
-    In file order, 80 % are train, 10 % dev and 10 % test.
-
-    Args:
-        book: The .xlsx file.
-        label: Column of the class (Y1: 7 classes, Y: 134 classes).
-
-    Yields:
-        Lines of the TSV.
-
-    Raises:
-        DataError: If the file cannot be read, or a column is missing.
+    `label` is the column of the class (Y1: 7 classes, Y: 134). In file order, 80 % are train, 10 % dev and 10 % test.
     """
     try:
         table = pd.read_excel(book, usecols=[label, "Abstract"], dtype=str, keep_default_na=False)
@@ -140,9 +112,6 @@ def imagenet_prompts(notebook: Path) -> Iterator[str]:
     """Extract ``{"classes": [...], "templates": [...]}`` from the notebook of the CLIP repository.
 
     They are the lists ``imagenet_classes`` and ``imagenet_templates`` of its cells.
-
-    Raises:
-        DataError: If a list is missing.
     """
     lists = {}
     try:

@@ -21,12 +21,7 @@ LEVEL = 0.05
 def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
     """Render a table with up to four lines per row: ours (mean ± sd), the paper's, the difference, p of a t-test over seeds.
 
-    Args:
-        table: The table.
-        columns: Measured columns. Published numbers are shown for columns of the paper, or for columns that replace them.
-        rows: Rows to show.
-        values: Scores by row and column, one per seed.
-        style: "text" or "markdown".
+    Published numbers are shown for columns of the paper, or for columns that replace them. `style` is "text" or "markdown".
     """
     means = _with_average(values, columns, table.average)
     shown = [*columns, *([AVERAGE] if table.average and columns else [])]
@@ -88,15 +83,9 @@ class Verdict:
 
 
 def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
-    """Test the claims of a table by a t-test over seeds of the mean over columns.
+    """Test the claims of a table, except those with a missing row, by a t-test over seeds of the mean over columns.
 
-    A deterministic row is a constant against which the runs of the other row are tested. Claims with a missing row are
-    skipped.
-
-    Args:
-        table: The table.
-        columns: Measured columns.
-        values: Scores by row and column, one per seed.
+    A deterministic row is a constant against which the runs of the other row are tested.
     """
     means = _with_average(values, columns, len(columns) > 1)
     score = AVERAGE if len(columns) > 1 else columns[0]
@@ -108,12 +97,7 @@ def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict
 
 
 def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
-    """Render one line per claim: difference of means, 95 % confidence interval, p value and verdict.
-
-    Args:
-        found: Verdicts of one table.
-        style: "text" or "markdown".
-    """
+    """Render, as "text" or "markdown", one line per claim: difference of means, 95 % interval, p value and verdict."""
     lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
     for one in found:
         numbers = ["-"] * 3

@@ -1,4 +1,4 @@
-"""Run the rows of a table: check data, train, evaluate, and store the results.
+"""Run the rows of a table of a paper at a scale: check data, train, evaluate, and store the results.
 
 A row is trained once per recipe identity and seed, for all tables, and evaluated once per set of columns. Stored results are
 reused, so an interrupted command resumes.
@@ -26,7 +26,6 @@ from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_tasks
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
-from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.api import prepare
@@ -40,7 +39,7 @@ from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 
 SENTEVAL = Path("SentEval/data/downstream")
 SUPERVISED = Training(epochs=3, lr=1e-4)
@@ -77,23 +76,14 @@ class Scale:
 
 
 def recipe_of(row: Row) -> Recipe:
-    """Return the paper's recipe of a trained row. Raises RecipeError for an unknown recipe or setting."""
-    assert row.recipe is not None
-    pipeline, _, name = row.recipe.partition("/")
-    recipes = registry.load(pipeline).RECIPES
-    if name not in recipes:
-        raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
-    return recipes[name]().changed(row.changes)
+    """Return the paper's recipe of a trained row."""
+    pipeline, _, name = (row.recipe or "").partition("/")
+    recipe: Recipe = registry.load(pipeline).RECIPES[name]()
+    return recipe.changed(row.changes)
 
 
 def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
-    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does.
-
-    Args:
-        row: The row.
-        paper: Name of the paper.
-        scale: Scale of the run.
-    """
+    """Return the recipe of a trained row at a scale. The run does not evaluate final tasks: the table does."""
     recipe = recipe_of(row)
     if scale.mini:
         own = evidence.mini if paper == "evidence" else partial(small.row, paper)
@@ -130,17 +120,7 @@ def is_list(rows: Sequence[Row]) -> bool:
 
 
 def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
-    """Find missing data, encoders and models.
-
-    Args:
-        table: The table.
-        paper: Name of the paper.
-        scale: Scale of the runs.
-        rows: Rows to run.
-
-    Returns:
-        One message per missing item, with the command that provides it.
-    """
+    """Return a message for each missing dataset, encoder and model, with the command that provides it."""
     lacks: dict[str, None] = {}
 
     def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
@@ -174,18 +154,10 @@ def _check_model(spec: str) -> None:
 def results(
     table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run each row with each seed, deterministic rows once, and return the stored results.
-
-    Args:
-        table: The table.
-        paper: Name of the paper.
-        scale: Scale of the runs.
-        rows: Rows to run.
-        seeds: Seeds of trained rows.
-        say: Function that is called with a line of progress before each run.
+    """Run each row with each seed, deterministic rows once; `say` is called with a line of progress before each run.
 
     Returns:
-        One result per row and seed: label, scores, recipe and provenance.
+        One stored result per row and seed: label, scores, recipe and provenance.
     """
     asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
@@ -213,13 +185,7 @@ def trains_probes(table: Table) -> bool:
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
-    """Collect scores by row and column, one per seed.
-
-    Args:
-        rows: Rows of the table.
-        columns: Columns of the table.
-        results: Results of `results`.
-    """
+    """Collect the scores of `results` by row and column, one per seed."""
     values: Values = {row.label: {column: [] for column in columns} for row in rows}
     for result in results:
         for column, score in result["scores"].items():
@@ -276,19 +242,14 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    half.rename(file)
+    half.replace(file)
     return content
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
     """Return the candidates for a row, with other learning rates or loss weights, by folder name.
 
-    The weight of a loss that the recipe does not have (weight 0) is not searched. At the small scale no weight is searched.
-
-    Args:
-        recipe: Recipe of the row.
-        table: The table.
-        scale: Scale of the run.
+    The weight of a loss that the recipe does not have is not searched, and at the small scale no weight is.
     """
     given = recipe.flat()
     rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}
@@ -300,12 +261,7 @@ def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recip
 
 
 def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
-    """Run each candidate once with seed 0 and return the best one on the development task.
-
-    Args:
-        candidates: Recipes by folder name.
-        folder: Folder of the runs.
-    """
+    """Run each candidate with seed 0 in its folder below `folder`, and return the best one on the development task."""
     first = next(iter(candidates.values()))
     (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
@@ -327,17 +283,12 @@ def _measured(
     scores = {}
     for column, (name, metric) in asked.items():
         task = tasks[absolute(name)]
-        metric = metric or task.primary
-        if metric not in found[task.name]:
-            raise EvaluationError(
-                f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(found[task.name])}"
-            )
-        scores[column] = float(found[task.name][metric])
+        scores[column] = float(found[task.name][metric or task.primary])
     return scores, provenance(model, [*tasks.values()])
 
 
 def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
-    """Fine-tune the model on the labels of a file with the classifier of MoCoUTRL's paper, and return its folder."""
+    """Return the folder of a model that is fine-tuned on the labels of a file with the classifier of MoCoUTRL's paper."""
     folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled} {seed}'.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         model = load_model(spec)

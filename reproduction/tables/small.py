@@ -22,13 +22,7 @@ CLIPS = {"shards/clotho-train": 3_839, "shards/audiocaps-train": 49_838, "shards
 
 
 def row(paper: str, recipe: Recipe, offline: Offline) -> Recipe:
-    """Return the recipe of a row at the small scale.
-
-    Args:
-        paper: Name of the paper.
-        recipe: Recipe of the row at the paper's scale.
-        offline: Local data.
-    """
+    """Return the recipe of a row of a paper at the small scale, from its recipe at the paper's scale."""
     own = OWN.get(paper)
     return recipe.changed(changes(paper, recipe, offline)) if own is None else own(recipe, offline)
 
@@ -40,14 +34,6 @@ def changes(paper: str, recipe: Recipe, offline: Offline) -> dict[str, Any]:
     keep the value of the recipe) and ``places`` (replacements of shards and word vectors, see `Offline.stand_in`). Settings
     that the recipe does not have are skipped. Placeholders are ``{data}`` (folder of datasets), ``{shards}`` (folder of
     shards), ``{encoder}`` (small encoder) and ``{paper}`` (pipeline).
-
-    Args:
-        paper: Name of the paper.
-        recipe: Recipe of the row at the paper's scale.
-        offline: Local data.
-
-    Returns:
-        Changed settings by dotted path.
     """
     section, given = _section(paper, offline), recipe.flat()
     names = {"data": str(offline.data), "shards": str(offline.shards), "encoder": SMALL_ENCODER, "paper": recipe.paper}
@@ -62,15 +48,10 @@ def changes(paper: str, recipe: Recipe, offline: Offline) -> dict[str, Any]:
 
 
 def model(paper: str, spec: str, offline: Offline) -> str:
-    """Return the model of an untrained row at the small scale.
+    """Return the model of an untrained row at the small scale, from the model at the paper's scale.
 
     The small encoder replaces a published model; WK uses all its layers. Word vectors, and sentences to fit on, are replaced
     by local ones.
-
-    Args:
-        paper: Name of the paper.
-        spec: Model at the paper's scale, as in `evaluate.py --model`.
-        offline: Local data.
     """
     places = _section(paper, offline).get("places", {})
     how, _, fit = spec.partition(":")
@@ -90,8 +71,7 @@ def _section(paper: str, offline: Offline) -> dict[str, Any]:
 def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
     """Return a row of NonLing-CSE: 200 steps of 64 sentences and 48 images or audio clips, selected on STS-B dev.
 
-    Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks. The
-    arguments of this function and of the following ones are the arguments of `row`.
+    Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks.
     """
     demo: Recipe = registry.load(recipe.paper).RECIPES["demo"]()
     given, small = recipe.flat(), demo.flat()

@@ -122,12 +122,7 @@ def content(paper: str) -> dict[str, Any]:
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:
-    """Replace placeholders such as ``{data}`` in all texts, and lists by tuples.
-
-    Args:
-        value: Value of a TOML file.
-        names: Replacements by name; other placeholders are unchanged.
-    """
+    """Replace placeholders such as ``{data}`` in all texts of a value of a TOML file, and lists by tuples."""
     if isinstance(value, dict):
         return {key: filled(one, names) for key, one in value.items()}
     if isinstance(value, list | tuple):

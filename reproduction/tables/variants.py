@@ -4,40 +4,22 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from multicse.pipelines import registry
+from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import Row
 from multicse.trainers.engine.checks import check_settings
 
-
-@dataclass(frozen=True)
-class Variant:
-    """A variant of rows, defined by a suffix of recipe names or by a constant of the pipeline with settings."""
-
-    label: str
-    ending: str
-    constant: str
-
-
-VARIANTS = (
-    Variant("as printed", "-paper", "PRINTED"),
-    Variant("as released", "-released", "RELEASED"),
-    Variant("repaired", "", ""),
-)
-"""A pipeline that has neither for a variant uses its repaired recipe."""
+VARIANTS = {"as printed": ("-paper", "PRINTED"), "as released": ("-released", "RELEASED"), "repaired": ("", "")}
+"""Ending of recipe names, or constant of the pipeline with settings, by variant; the default is the repaired recipe."""
 
 
 def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[str]) -> tuple[Row, ...]:
     """Expand the rows trained by a paper's own pipelines into variants; equal variants share a row.
 
     A row is compared with the same variant of its reference. If a recipe rejects a variant, the row shows the reason.
-
-    Args:
-        rows: Rows of a table.
-        reference: Label of the row for comparison.
-        pipelines: Pipelines of the paper.
     """
     made: list[tuple[Row, dict[str, Row]]] = []
     for row in rows:
@@ -63,34 +45,32 @@ def in_variants(rows: Sequence[Row], reference: str | None, pipelines: Sequence[
 def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
     """Return the labelled rows of a row's variants; equal variants are one row under several keys."""
     module = registry.load(pipeline)
-    chosen = [variant for variant in VARIANTS if not row.variants or variant.label in row.variants]
+    recipes = module.RECIPES
     how: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for variant in chosen:
-        own = name + variant.ending
-        if own != name and own in module.RECIPES:
-            how[variant.label] = own, row.changes
-        else:
-            given = module.RECIPES[name]().flat()
-            constant = {
-                path: value
-                for pattern, value in getattr(module, variant.constant, {}).items()
-                for path in (fnmatch.filter(given, pattern) if "*" in pattern else [pattern])
-            }
-            how[variant.label] = name, {**constant, **row.changes}
+    for variant in row.variants or VARIANTS:
+        ending, constant = VARIANTS[variant]
+        if ending and name + ending in recipes:
+            how[variant] = name + ending, row.changes
+            continue
+        given = recipes[name]().flat()
+        settings = {
+            path: value
+            for pattern, value in getattr(module, constant, {}).items()
+            for path in (fnmatch.filter(given, pattern) if "*" in pattern else [pattern])
+        }
+        how[variant] = name, {**settings, **row.changes}
     found: dict[str, Row] = {}
-    for variant in chosen:
-        same = [label for label, one in how.items() if one == how[variant.label]]
+    for variant, (recipe, changes) in how.items():
+        same = [other for other, one in how.items() if one == how[variant]]
         label = row.label if len(same) == len(VARIANTS) else f"{row.label}, {' and '.join(same)}"
-        recipe, changes = how[variant.label]
-        found[variant.label] = _checked(replace(row, label=label, recipe=f"{pipeline}/{recipe}", changes=changes))
+        found[variant] = _checked(replace(row, label=label, recipe=f"{pipeline}/{recipe}", changes=changes))
     return found
 
 
 def _checked(row: Row) -> Row:
     """Return the row; if its recipe is invalid, a row that shows the reason instead."""
-    pipeline, _, name = (row.recipe or "").partition("/")
     try:
-        check_settings(registry.load(pipeline).RECIPES[name]().changed(row.changes))
+        check_settings(recipe_of(row))
     except ValueError as error:
         return replace(row, recipe=None, changes={}, lacks=f"cannot be run: {error}")
     return row

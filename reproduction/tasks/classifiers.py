@@ -5,13 +5,9 @@ They are columns of one weight matrix: a step is one matrix product, and a mask 
 model. A model that stops early is removed from the matrix.
 
 Two differences to the toolkit change scores by no more than a different seed: all models share shuffled minibatches in which
-the expected number of rows of a model is `Protocol.batch` (the toolkit draws an order per model, in batches of exactly that
-size), and the random number generator differs. All models start from equal weights, as in the toolkit. Loss (mean over the
-rows of a model), L2 in the gradient (including biases), stopping and selection of L2 are as in the toolkit. A third
-difference, the default, does change scores: see `Protocol.last_fit`.
-
-Classifiers with a hidden layer (SG-BERT's Table 4) use scikit-learn with the same protocol, since the matrix would not be
-faster.
+the expected number of rows of a model is `Protocol.batch`, and the random number generator differs. A third difference, the
+default, does change scores: see `Protocol.last_fit`. Classifiers with a hidden layer (SG-BERT's Table 4) use scikit-learn
+with the same protocol.
 """
 
 from __future__ import annotations
@@ -59,10 +55,9 @@ class Protocol:
     last_fit: Literal["all", "held_out"] = "all"
     """Training of the tested classifier after k-fold has selected L2.
 
-    all: on all training rows, for the mean number of epochs of the inner fits with this L2. This needs an optimizer that is
-    stable at the end, such as Adam. held_out, as in the toolkit: early stopping on 5 % of the rows (170 of CR). An accuracy
-    over so few rows fluctuates, so the best round is often an early one, which costs 0.3 to 0.8 points on MR, CR, SUBJ and
-    MPQA, and several points on smaller sets.
+    all: on all training rows, for the mean number of epochs of the inner fits with this L2. held_out, as in the toolkit:
+    early stopping on 5 % of the rows (170 of CR). An accuracy over so few rows fluctuates, so the best round is often an
+    early one, which costs 0.3 to 0.8 points on MR, CR, SUBJ and MPQA, and several points on smaller sets.
     """
 
     def __post_init__(self) -> None:
@@ -112,9 +107,8 @@ def fit(
     inputs, labels = _with_bias(x), torch.from_numpy(np.asarray(y, dtype=np.int64))
     used = np.flatnonzero(train.any(1))
     size = max(1, round(protocol.batch / train[used].mean()))
-    masks = [torch.from_numpy(mask) for mask in (train, dev)]
     strengths = torch.from_numpy(np.asarray(l2, dtype=np.float32))
-    run = _Fit(inputs, labels, masks[0], masks[1], strengths, int(labels.max()) + 1, protocol)
+    run = _Fit(inputs, labels, torch.from_numpy(train), torch.from_numpy(dev), strengths, protocol)
     lengths = None if epochs is None else torch.from_numpy(epochs)
     weight, accuracies, trained = run.run(torch.from_numpy(used), size, lengths)
 
@@ -128,9 +122,8 @@ def fit(
 class _Fit:
     """Models in training; weights (d + 1, C, M), masks and optimizer states of stopped models are dropped."""
 
-    def __init__(
-        self, x: Tensor, y: Tensor, train: Tensor, dev: Tensor, l2: Tensor, classes: int, protocol: Protocol
-    ) -> None:
+    def __init__(self, x: Tensor, y: Tensor, train: Tensor, dev: Tensor, l2: Tensor, protocol: Protocol) -> None:
+        classes = int(y.max()) + 1
         self.x, self.y, self.train, self.dev, self.l2, self.protocol = x, y, train, dev, l2, protocol
         self.onehot = torch.eye(classes)
         self.random = torch.Generator().manual_seed(protocol.seed)
@@ -140,16 +133,10 @@ class _Fit:
         self.optimizer = OPTIMIZERS[protocol.optimizer]([self.weight])
 
     @torch.no_grad()
-    def run(self, rows: Tensor, size: int, lengths: Tensor | None = None) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        """Train until every model has stopped.
+    def run(self, rows: Tensor, size: int, lengths: Tensor | None) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """Train on minibatches of `rows` until every model has stopped, by dev accuracy or after `lengths` (M,) epochs.
 
-        Args:
-            rows: Indices of the training rows of any model.
-            size: Size of a minibatch.
-            lengths: Numbers of epochs, (M,). If None, dev accuracy stops each model.
-
-        Returns:
-            Weights (d + 1, C, M) with the bias last, dev accuracies (M,) and epochs (M,).
+        Returns weights (d + 1, C, M) with the bias last, dev accuracies (M,) and epochs (M,).
         """
         protocol, count = self.protocol, len(self.l2)
         best = self.weight.clone()

@@ -88,11 +88,7 @@ class FinetuneTask(LabelledTask):
         return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
 
     def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
-        """Train a copy of the encoder.
-
-        Returns:
-            Trained copy without the head, predicted classes (N,) of the test set, and dev accuracy by epoch.
-        """
+        """Train a copy of the encoder; return it without the head, classes (N,) of test, and dev accuracy by epoch."""
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)

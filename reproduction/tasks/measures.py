@@ -76,8 +76,7 @@ def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:
     """Compute mAP@10 of items in points like LAION's code, only to compare with that code.
 
     The ranks of an item's captions are not sorted: the r-th caption among those with a rank of at most 10 counts r / rank,
-    even if fewer than r - 1 of them have a lower rank. The value is never below `map_at_10`, and equal if the captions are
-    in the order of their ranks; a perfect model scores 137 on average.
+    even if fewer than r - 1 of them have a lower rank. A perfect model scores 137 on average.
 
     Args:
         ranks: Ranks of the captions in the order of the dataset, (T,), from 1.

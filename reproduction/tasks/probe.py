@@ -213,13 +213,7 @@ def senteval(x: Parts, y: Parts, probing: Probing) -> Fitted:
 
 
 def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
-    """Fit MoCoUTRL's classifier on frozen embeddings with Adam, without L2, and test the best round by dev accuracy.
-
-    Args:
-        x: Features (N, d) by split.
-        y: Classes (N,) by split.
-        probing: Settings of the classifier.
-    """
+    """Fit MoCoUTRL's classifier with Adam, without L2, and test the best round by dev accuracy; arguments as `senteval`."""
     inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
     best, score, epochs = fit_module(
         lambda: three_layers(x["train"].shape[1], int(y["train"].max()) + 1),

@@ -27,8 +27,7 @@ class RelatednessTask:
     """Pearson (primary), Spearman and mean squared error of a regressor on pair features; correlations in points.
 
     Protocol of SentEval's toolkit: features [|u - v|, u * v], ratings as distributions over five classes, a linear layer
-    with softmax, mean squared error, Adam (learning rate 1e-3, batch size 64). Spearman's correlation on dev is computed
-    every 50 epochs, the best round is kept, and the fourth round without improvement ends training.
+    with softmax, mean squared error, Adam (learning rate 1e-3, batch size 64), rounds of 50 epochs.
 
     Args:
         name: Name of the task.
@@ -37,9 +36,6 @@ class RelatednessTask:
         test: Test pairs.
         seed: Seed of weights and order.
         hidden: Width of a layer with GELU before the linear layer; 0, as in the toolkit, for none.
-
-    Raises:
-        EvaluationError: If ratings are not from 0 to 5.
     """
 
     primary = "pearson"
@@ -107,14 +103,11 @@ def rating_distribution(ratings: np.ndarray) -> Tensor:
 
 @torch.no_grad()
 def expected_rating(features: Tensor, model: nn.Module) -> np.ndarray:
-    """Return the mean predicted rating of pairs.
+    """Return the mean predicted ratings (N,) of pairs.
 
     Args:
         features: Pair features, (N, f).
         model: Model that returns logits (N, 5).
-
-    Returns:
-        Ratings, (N,).
     """
     classes = torch.arange(1, CLASSES + 1, dtype=torch.float64)
     return (model(features).softmax(1).double() @ classes).numpy()

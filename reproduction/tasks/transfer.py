@@ -24,8 +24,7 @@ Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and
 class TransferTask(LabelledTask):
     """Accuracy (and F1 of class 1 for pairs) of a classifier on frozen embeddings, in points.
 
-    With one split "all", the accuracy is the mean over the outer folds of nested k-fold; otherwise the accuracy on the test
-    set. The features of a pair of embeddings u, v are [|u - v|, u * v].
+    With one split "all", the accuracy is the mean over the outer folds of nested k-fold.
 
     Args:
         name: Name of the task.
@@ -125,7 +124,6 @@ SETS: dict[str, tuple[str, tuple[str, str] | tuple[Form, dict[str, str]]]] = {
     "trec": ("TREC", (TREC, {"train": "train_5500.label", "test": "TREC_10.label"})),
     "mrpc": ("MRPC", (MRPC, {part: f"msr_paraphrase_{part}.txt" for part in ("train", "test")})),
 }
-TRANSFER = tuple(SETS)  # in the papers' column order
 
 
 def available(folder: Path) -> list[str]:
@@ -140,10 +138,6 @@ def make(name: str, folder: Path, protocol: Protocol = probe.TEST) -> TransferTa
         name: Key of `SETS`.
         folder: SentEval's folder ``downstream``.
         protocol: Protocol of the classifiers.
-
-    Raises:
-        EvaluationError: If the folder of the dataset does not exist, or a line is invalid.
-        DataError: If a file cannot be read.
     """
     place, (form, files) = SETS[name]
     base = folder / place

@@ -122,8 +122,8 @@ def test_accumulation_of_gradients_is_an_option(
 def test_invalid_settings_are_refused(data: Labelled) -> None:
     with pytest.raises(EvaluationError, match="Bag"):
         FinetuneTask("order", data).score(Bag())
-    with pytest.raises(EvaluationError, match="head"):
-        FinetuneTask("order", data, head="liner")
+    with pytest.raises(EvaluationError, match=r"unknown head 'threelayers'\. Did you mean 'three-layers'"):
+        FinetuneTask("order", data, head="threelayers")
     with pytest.raises(EvaluationError, match="lr"):
         Training(lr=0)
     with pytest.raises(EvaluationError, match="schedule"):

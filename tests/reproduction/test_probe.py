@@ -143,12 +143,6 @@ def test_scores(head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert metrics == task.score(Bag(32)).metrics
 
 
-def test_an_unknown_head(tmp_path: Path) -> None:
-    path = write(tmp_path / "words.tsv", examples(40))
-    with pytest.raises(EvaluationError, match="Did you mean 'three-layers'"):
-        make_tasks([f"classify:{path}?head=threelayers"])
-
-
 def test_settings_that_the_default_head_does_not_have_are_refused(tmp_path: Path) -> None:
     plain = f"classify:{write(tmp_path / 'words.tsv', examples(40))}"
     with pytest.raises(EvaluationError, match=r"^--protocol and --hidden: .*words.* .*head=senteval"):

@@ -9,21 +9,15 @@ from pathlib import Path
 import pytest
 
 from multicse.data.errors import DataError
+from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import EvaluationError, encode_once
 from multicse.reproduction.tasks import transfer
 from multicse.reproduction.tasks.classifiers import Protocol
 from multicse.reproduction.tasks.transfer import make
 from tests.evaluation.evaluation_helpers import Bag, sentence
+from tests.reproduction.miniatures import put
 
 QUICK = Protocol(kfold=2, batch=4, tenacity=9, l2=(1e-5, 1e-2))
-
-
-def write(folder: Path, files: dict[str, str | bytes]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def senteval(folder: Path) -> Path:
@@ -51,13 +45,14 @@ def senteval(folder: Path) -> Path:
     for part in ("train", "test"):
         pairs = both("1\t1\t2\tthe man runs\t{}", "0\t1\t2\tthe man runs\t{}")
         files[f"MRPC/msr_paraphrase_{part}.txt"] = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs
-    return write(folder, files)
+    put(folder, files)
+    return folder
 
 
-@pytest.mark.parametrize("name", transfer.TRANSFER)
+@pytest.mark.parametrize("name", TRANSFER)
 def test_the_seven_tasks(name: str, tmp_path: Path) -> None:
     data = senteval(tmp_path / "downstream")
-    assert transfer.available(data) == list(transfer.TRANSFER)
+    assert transfer.available(data) == list(TRANSFER)
     task, encoder = make(name, data, QUICK), Bag(32)
     metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
@@ -74,7 +69,7 @@ COUNTS = {"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606, "sst2": 67349 +
 """Numbers of rows of the published datasets."""
 
 
-@pytest.mark.parametrize("name", transfer.TRANSFER)
+@pytest.mark.parametrize("name", TRANSFER)
 def test_published_sizes(name: str, datasets: Path) -> None:
     parts = make(name, datasets / "senteval" / "downstream").data.parts
     assert sum(map(len, parts.values())) == COUNTS[name]
@@ -85,11 +80,11 @@ def test_published_sizes(name: str, datasets: Path) -> None:
 
 def test_encodings_and_blanks(tmp_path: Path) -> None:
     latin, utf8 = "DESC:def Qu\u00e9 es ?\n".encode("latin-1"), "HUM:ind Qui\u00e9n  es\u0085 ?\n".encode()
-    write(tmp_path, {"TREC/train_5500.label": latin * 2 + b"HUM:ind who\n" * 2, "TREC/TREC_10.label": utf8})
+    put(tmp_path, {"TREC/train_5500.label": latin * 2 + b"HUM:ind who\n" * 2, "TREC/TREC_10.label": utf8})
     task = make("trec", tmp_path, QUICK)
     assert {row.text for row in task.data.parts["train"]} == {"Qué es ?", "who"}
     assert task.data.parts["test"][0].text == "Quién es ?"
-    write(tmp_path, {"CR/custrev.pos": "good\n\nfine\ngreat\n", "CR/custrev.neg": "bad\nawful\n \nworse\n"})
+    put(tmp_path, {"CR/custrev.pos": "good\n\nfine\ngreat\n", "CR/custrev.neg": "bad\nawful\n \nworse\n"})
     task = make("cr", tmp_path, QUICK)
     assert len(task.data.parts["all"]) == 8  # the published counts of CR include blank lines
     assert task.score(Bag()).details["blank"] == 2
@@ -107,6 +102,6 @@ def test_encodings_and_blanks(tmp_path: Path) -> None:
 )
 def test_bad_files(name: str, file: str, content: str | None, message: str, tmp_path: Path) -> None:
     folder = senteval(tmp_path)
-    (folder / file).unlink(missing_ok=True) if content is None else write(folder, {file: content})
+    (folder / file).unlink(missing_ok=True) if content is None else put(folder, {file: content})
     with pytest.raises((EvaluationError, DataError), match=message):
         make(name, folder, QUICK)

@@ -7,16 +7,30 @@ import pytest
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 
-from multicse.reproduction.figures import pairs_tsne
+from multicse.evaluation.task import encode_once
+from multicse.evaluation.tasks.sts import Pairs, PairTask
+from multicse.reproduction.figures import extreme_pairs
+
+N = 12
 
 
-def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pairs of which the first half is nearly equal and the second half unrelated."""
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(2, n, 8))
-    positive = np.arange(n) < n // 2
-    b[positive] = a[positive] + 0.01 * rng.normal(size=(n // 2, 8))
-    return a, b, positive
+class Given:
+    """Encoder of "a0", "b0", ...: pairs are nearly equal in the second half, and unrelated in the first half."""
+
+    def __init__(self, spread: float, norm: float) -> None:
+        rng = np.random.default_rng(0)
+        a, b = spread * rng.normal(size=(2, N, 8)) + 1
+        b[N // 2 :] = a[N // 2 :] + 0.01 * spread * rng.normal(size=(N // 2, 8))
+        self.vectors = {f"{side}{i}": vectors[i] for side, vectors in (("a", norm * a), ("b", b)) for i in range(N)}
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        return np.stack([self.vectors[item] for item in items])
+
+
+def drawn(spread: float, seed: int = 0, norm: float = 1.0) -> Figure:
+    first, second = (tuple(f"{side}{i}" for i in range(N)) for side in "ab")
+    task = PairTask("given", Pairs(first, second, tuple(5.0 * i / N for i in range(N)), ("all",) * N))
+    return extreme_pairs(encode_once([task], Given(spread, norm)), task, seed)
 
 
 def lines(figure: Figure) -> list[np.ndarray]:
@@ -25,8 +39,7 @@ def lines(figure: Figure) -> list[np.ndarray]:
 
 
 def test_pairs_are_joined() -> None:
-    a, b, positive = pairs()
-    figure = pairs_tsne(3 * a, b, positive)  # norms have no effect
+    figure = drawn(3)
     joined = lines(figure)
     assert [len(ends) for ends in joined] == [6, 6]
     scattered = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections if isinstance(c, PathCollection)]
@@ -36,12 +49,8 @@ def test_pairs_are_joined() -> None:
     assert lengths[0] < 0.5 * lengths[1]
     legend = figure.axes[0].get_legend()
     assert legend is not None and [t.get_text() for t in legend.get_texts()] == ["positive pairs", "negative pairs"]
-    assert "t-SNE" in figure.axes[0].get_xlabel()
-    np.testing.assert_array_equal(lines(pairs_tsne(3 * a, b, positive))[0], joined[0])
-    assert not np.allclose(lines(pairs_tsne(a, b, positive, seed=1))[0], joined[0])
-
-
-def test_collapsed_vectors_cannot_be_drawn() -> None:
-    a, b, positive = pairs()
+    np.testing.assert_array_equal(lines(drawn(3))[0], joined[0])
+    np.testing.assert_array_equal(lines(drawn(3, norm=4.0))[0], joined[0])  # exact for powers of two
+    assert not np.allclose(lines(drawn(3, seed=1))[0], joined[0])
     with pytest.raises(ValueError, match="collapsed"):
-        pairs_tsne(0 * a + 1, 0 * b + 1, positive)
+        drawn(0)

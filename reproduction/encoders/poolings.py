@@ -104,7 +104,8 @@ def _layer_weights(layers: Tensor, released: bool) -> Tensor:
 class PaddedWordVectors(WordVectors):
     """Average of word vectors as in GCLSR's Table 2: words of letters only, averaged over 64 positions.
 
-    Positions after the sentence share one random vector. A word without a vector has a random vector, by sentence and position.
+    Positions after the sentence share one random vector. A word without a vector has a random vector,
+    by sentence and position.
 
     Args:
         path: File of word vectors.

@@ -53,16 +53,9 @@ class Executor:
         self._stopped.add(name)
 
     def blocks(self, name: str, reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[list[Any]]:
-        """Read a plan.
+        """Read a plan, and yield a reference to every block in order, in a list so that Ray does not send the block itself.
 
-        Args:
-            name: Name of the plan, for `stop`.
-            reader: Reader of the stream.
-            plan: Tasks to read.
-            limits: Resources that the plan may use.
-
-        Yields:
-            A reference to every block in order, in a list so that Ray does not send the block itself.
+        The arguments are those of `ray_chunks`, after a name of the plan for `stop`.
         """
         from multicse.data.pacing import Progress, forget
 

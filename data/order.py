@@ -187,19 +187,8 @@ def mixed_windows(
     """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
     Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
-    the window, so that repeated samples get new views. The other arguments are those of `windows`.
-
-    Args:
-        counts: Number of samples of every shard.
-        parts: Number of shards of each set; the shards of a set are consecutive in `counts`.
-        weights: Weight of each set; only the ratios matter.
-        seed: Seed of the run.
-        stream: Name of the stream.
-        segment: Number of the segment.
-        segments: Number of segments.
-        window: Number of samples that are shuffled together.
-        start: Ordinal of the first sample.
-        samples: As in `windows`.
+    the window, so that repeated samples get new views. A set has `parts` consecutive shards of `counts` and one of the
+    `weights`, of which only the ratios matter; the other arguments are those of `windows`.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [

@@ -335,15 +335,10 @@ def named_files(
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
 ) -> Iterator[UnpackedSample | LeftOut]:
-    """Yield the files that the entries of a manifest name as samples, in their order.
+    """Yield the files that the entries of a manifest, named `source`, list as samples, in their order; see `manifest_files`.
 
-    Args:
-        entries: Entries; one with an empty class, or without captions if `captions` is given, is left out.
-        source: Name of the manifest, for messages.
-        extensions: As in `manifest_files`.
-        files: As in `manifest_files`.
-        captions: Field of the captions: `txt` contains the first one, `json` all of them.
-        missing: As in `manifest_files`.
+    With `captions`, the field `txt` contains the first caption of an entry, and `json` all of them. Entries with an empty
+    class, or then without captions, are left out.
     """
     for entry in entries:
         if entry.label == "" or (captions and not entry.captions):

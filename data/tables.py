@@ -1,9 +1,8 @@
 """Rows of tables by number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts with one sentence per line.
 
-A row is a sample. Its columns `txt`, `cls` and `json` are the fields with these names; bytes of an image or audio clip are
-the field `jpg`, `wav`, ...; all other columns are entries of the field `json`, nested ones with dotted names
-(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. Text tables, plain or gzipped, are packed into
-a Parquet file in the cache folder when they are first read, and again when the file has changed.
+The columns `txt`, `cls` and `json` of a row are the fields with these names; bytes of an image or audio clip are the field
+`jpg`, `wav`, ...; all other columns are entries of the field `json`. Parquet is read by row groups, Arrow is mapped into
+memory. Text tables are packed into a Parquet file in the cache folder on first use, and again when the file has changed.
 """
 
 from __future__ import annotations

@@ -60,13 +60,9 @@ class Blank:
 def read_table(
     path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, left_out: Blank | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file; a text has the column `txt`.
+    """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, according to its ending.
 
-    Args:
-        path: File or URL. Its ending determines the format.
-        columns: As in `read_rows`.
-        separator: As in `read_rows`.
-        left_out: As in `read_rows`.
+    A text has the column `txt`. The arguments are those of `read_rows`.
     """
     kind = table_kind(str(path))
     if kind == "txt":

@@ -71,15 +71,12 @@ def _where(mask: Tensor, image: Tensor, change: Callable[..., Tensor], *paramete
 
 @torch.no_grad()
 def jitter(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-    """Apply given changes of colour: the deterministic part of `color_jitter`.
+    """Apply given changes of colour: the deterministic part of `color_jitter`, in a new tensor.
 
     Args:
         image: (N, 3, H, W), float in 0 to 1.
         factors: (N, 4), of brightness, contrast, saturation (1: unchanged) and hue (full circles, 0: unchanged).
         order: (N, 4), for each image a permutation of 0 to 3: the columns of `factors` in the order of use.
-
-    Returns:
-        (N, 3, H, W), a new tensor.
     """
     image, chosen, turn = image.clone(), factors.gather(1, order), (order == _HUE).int().argmax(1)
     for step in range(_HUE):

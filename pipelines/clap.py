@@ -87,7 +87,7 @@ RELEASED = {  # not the variant `released`, which truncates long captions as onl
 ABOUT = "Tables 4, 5, 7, 11: HTSAT-tiny and RoBERTa-base on Clotho; the run ends before its warm-up does; losses"
 
 
-ROWS = {
+ROWS: parts.Rows = {
     "paper": ("CyCLAPs as printed: losses are summed over the batch [errata 4.1].", PRINTED),
     "warm": ("CyCLAPs with a warm-up that ends in time [errata 4.5].", {"optim.pairs.warmup": REPAIRED_WARMUP}),
 }

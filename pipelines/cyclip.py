@@ -109,7 +109,7 @@ FINE_TUNED = {
 }
 ABOUT = "Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses"
 
-ROWS = {
+ROWS: parts.Rows = {
     "paper": (
         "CyCLIPs as printed: losses are summed over batch and directions, Adam without decay [errata 4.1 to 4.3].",
         {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},

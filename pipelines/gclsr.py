@@ -76,7 +76,7 @@ def smoke() -> Recipe:
     return parts.smoke(demo()).changed({"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8})
 
 
-ROWS = {
+ROWS: parts.Rows = {
     "headline": (
         "Last row of Table 2 as it was actually produced: six sets of filters that each see one word [errata 5.8].",
         {"encoder.regions": (1, 1, 1, 1, 1, 1)},

@@ -60,7 +60,7 @@ def demo() -> Recipe:
 
 smoke = parts.smoke_of(demo)
 
-ROWS = {
+ROWS: parts.Rows = {
     "roberta-base": ("Table 3: deberta-base with RoBERTa-base.", {"encoder.path": parts.ROBERTA_BASE.path}),
     "bert-base": ("Table 3, with BERT-base.", {"encoder.path": parts.BERT_BASE.path}),
     "paper": ("As printed: equation 6 without the positive in its denominator, and an unbounded token loss.", PRINTED),

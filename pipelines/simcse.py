@@ -23,7 +23,7 @@ SUPERVISED = {
     "optim.text.lr": 5e-5,
     "run.epochs": 3,
 }
-ROWS = {
+ROWS: parts.Rows = {
     "roberta-base": ("RoBERTa-base, unsupervised: 512, lr 1e-5.", ROBERTA_BASE),
     "roberta-large": (
         "RoBERTa-large, unsupervised: 512, lr 3e-5.",

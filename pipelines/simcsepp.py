@@ -13,7 +13,7 @@ from multicse.pipelines.cli import main
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.simcsepp import SimCSEPPConfig
 
-ROWS = {
+ROWS: parts.Rows = {
     "bert-base-plain-negatives": (
         "BERT-base, negatives without dropout only, with the positive's cosine multiplied by 0.9.",
         {"method.dimension_weight": 0.0, "method.positive_scale": 0.9},

@@ -28,9 +28,6 @@ SMALL = EncoderConfig(path=SMALL_ENCODER, pooling="mean")
 SMALL_TEXT = SimCSEConfig(head="none", temperature=0.2)
 SMALL_OPTIM = OptimConfig(lr=5e-4, warmup=0.1)
 
-Rows = dict[str, tuple[str, dict[str, Any]]]
-"""Description and changes of recipes by name."""
-
 STS = EvaluationConfig(
     data="SentEval/data/downstream",
     select="stsb-dev",
@@ -102,9 +99,13 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
     return make
 
 
-def rows(base: Callable[[], Recipe], about: Rows) -> dict[str, Callable[[], Recipe]]:
-    """Return the functions of several rows by name; `about` has the description and the changes of each."""
-    return {name: row(base, name, changes, text) for name, (text, changes) in about.items()}
+Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Description and changed settings of each row of a table."""
+
+
+def rows(base: Callable[[], Recipe], given: Rows) -> dict[str, Callable[[], Recipe]]:
+    """Return the functions of the rows by name, all of which change one recipe."""
+    return {name: row(base, name, changes, about) for name, (about, changes) in given.items()}
 
 
 def models(

@@ -68,11 +68,17 @@ def left_out(place: str) -> str | None:
 @contextlib.contextmanager
 def results_in(folder: Path, first: bool = True) -> Iterator[None]:
     """Print the results folder after the body, and before it if `first`, in jobs that run in a copy."""
-    if first and in_copy():
-        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
+    if first:
+        announce(folder)
     yield
     if in_copy():
         print(f"results are in {folder}", flush=True)
+
+
+def announce(folder: Path) -> None:
+    """Print where the results of a job will be stored, if it runs in a copy."""
+    if in_copy():
+        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
 
 
 def without_copies(text: str) -> str:

@@ -110,7 +110,7 @@ class EvaluationConfig(Settings):
     final: tuple[str, ...] = ()
     """Test tasks, evaluated once before training and once after it."""
     eval_steps: int = Field(125, gt=0)
-    """Steps between two evaluations, each of which may select the checkpoint."""
+    """Steps between two evaluations; each may select the checkpoint."""
     patience: int | None = Field(None, gt=0)
     """Stop early after this many evaluations without a better score. If None, there is no early stopping."""
     patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
@@ -177,7 +177,7 @@ class RunConfig(Settings):
     tf32: bool = True
     """Use TF32 for fp32 matrix products on GPUs: several times faster, with a 10-bit instead of a 23-bit mantissa."""
     save_steps: int | None = Field(None, gt=0)
-    """Steps between two checkpoints, of which the latest two are kept. If None, checkpoints are saved at evaluations."""
+    """Steps between two checkpoints; the latest two are kept. If None, checkpoints are saved at evaluations."""
     keep_every: int | None = Field(None, gt=0)
     """Steps between two permanent checkpoints, which are never deleted. If None, there are none."""
     logging_steps: int = Field(10, gt=0)

@@ -65,12 +65,6 @@ def left_out(place: str) -> str | None:
     return None
 
 
-def announce(folder: Path) -> None:
-    """Print the results folder, in jobs that run in a copy."""
-    if in_copy():
-        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
-
-
 @contextlib.contextmanager
 def results_in(folder: Path, first: bool = True) -> Iterator[None]:
     """Print the results folder after the body, and before it if `first`, in jobs that run in a copy."""
@@ -79,6 +73,12 @@ def results_in(folder: Path, first: bool = True) -> Iterator[None]:
     yield
     if in_copy():
         print(f"results are in {folder}", flush=True)
+
+
+def announce(folder: Path) -> None:
+    """Print where the results of a job will be stored, if it runs in a copy."""
+    if in_copy():
+        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
 
 
 def without_copies(text: str) -> str:

@@ -107,7 +107,7 @@ class UML(SimCSE):
         return F.unfold(pixels, size, stride=size).mT
 
     def _states(self, pixels: Tensor, masked: Tensor) -> Tensor:
-        """Return the states (N, P, d) of the patches of images (N, 3, size, size); some are masked (N, P)."""
+        """Return the states (N, P, d) of the patches of images (N, 3, size, size), some of them masked (N, P)."""
         size = self.config.image.patch_size
         kept = (self._tiles(pixels) * ~masked[..., None]).mT
         visible = F.fold(kept, pixels.shape[-2:], size, stride=size)

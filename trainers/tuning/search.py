@@ -42,7 +42,7 @@ class Search(SearchAlgorithm):
         sweep: The sweep.
         plan: Settings that all trials share.
         parent: The sweep's MLflow run.
-        records: Records of the trials, of which those that are missing, unfinished or failed are run.
+        records: Records of the trials. Trials that are missing, unfinished or failed are run.
         at_once: Maximum number of concurrent trials.
     """
 

@@ -258,7 +258,12 @@ def scan(url: str) -> Shard:
 def packed_index(shard: Shard, checksum: str) -> Index | None:
     """Return the index that packing has written next to a shard; None if it does not exist or is of another shard.
 
-    `checksum` is one of its size and time, so that a changed shard is read again.
+    Args:
+        shard: Shard.
+        checksum: Checksum of its size and time, so that a changed shard is read again.
+
+    Raises:
+        StoreError: If a remote store does not answer.
     """
     if "?" in shard.url:  # a signature is valid for one file
         return None
@@ -283,7 +288,15 @@ def packed_index(shard: Shard, checksum: str) -> Index | None:
 def index_of(url: str, checksum: str) -> Index:
     """Return positions, offsets and damage of the samples of a shard, from its headers.
 
-    The cache folder keeps the index until the file, of which `checksum` is one of size and time, or a limit changes.
+    The cache folder keeps the index until the file or a limit changes.
+
+    Args:
+        url: Shard.
+        checksum: Checksum of its size and time.
+
+    Raises:
+        DataError: If it is not a tar file, or is compressed.
+        OSError: If it cannot be read.
     """
     most = f"{limits.MEMBERS} {limits.FIELDS} {limits.MEMBER} {limits.HEADER}"
     place = limits.cache_path("indexes", f"1 {most} {url} {checksum}")  # 1: the form

@@ -77,7 +77,15 @@ class Task(Protocol):
 
 
 def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndarray:
-    """Encode N items and return the embeddings (N, d) in the precision of the encoder.
+    """Encode items and check the result.
+
+    Args:
+        encoder: Encoder of the items.
+        items: N texts, images or audio clips.
+        modality: "text", "image" or "audio".
+
+    Returns:
+        Embeddings (N, d) in the precision of the encoder.
 
     Raises:
         EvaluationError: The encoder returns a wrong number of rows, or a value that is not finite (a NaN would otherwise
@@ -97,7 +105,15 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
 
 
 def look_up(encoder: Encoder, *sides: Sequence[str]) -> list[np.ndarray]:
-    """Encode several lists of texts, each distinct text once, and return the embeddings (N, d) of each list."""
+    """Encode several lists of texts, each distinct text once.
+
+    Args:
+        encoder: Encoder of the texts.
+        *sides: Lists of texts.
+
+    Returns:
+        Embeddings (N, d) of each list.
+    """
     row = {text: i for i, text in enumerate(dict.fromkeys(text for side in sides for text in side))}
     vectors = embed(encoder, list(row))
     return [vectors[[row[text] for text in side]] for side in sides]
@@ -132,11 +148,26 @@ class Encoded:
 
 
 def encode_once(tasks: Sequence[Task], encoder: Encoder) -> Encoded:
-    """Encode the distinct sentences of all tasks in one call, which is one collective in training."""
+    """Encode the distinct sentences of all tasks in one call (STS-B repeats much of STS12-16).
+
+    With a single call, an evaluation during training needs one collective, however many tasks there are.
+
+    Args:
+        tasks: Tasks that will be scored.
+        encoder: Encoder of the sentences.
+    """
     return Encoded(encoder, (sentence for task in tasks for sentence in task.sentences()))
 
 
 def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, float]]:
-    """Score an encoder on several tasks, and return metrics by task: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``."""
+    """Score an encoder on several tasks.
+
+    Args:
+        tasks: Tasks with distinct names.
+        encoder: Encoder to evaluate.
+
+    Returns:
+        Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``.
+    """
     encoded = encode_once(tasks, encoder)
     return {task.name: task.score(encoded).metrics for task in tasks}

@@ -121,7 +121,12 @@ def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], sett
 
 
 def decay(schedule: Schedule, share: float) -> float:
-    """Return the factor of a schedule, which falls from 1 to 0 unless constant, after a share (0 to 1) of the run."""
+    """Return the factor of a schedule after a share of the run.
+
+    Args:
+        schedule: `constant` is always 1; `linear` and `cosine` (half a cosine) fall from 1 to 0.
+        share: Completed share of the run, 0 to 1.
+    """
     return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[schedule]
 
 
@@ -180,7 +185,12 @@ class Method(nn.Module):
     def nested_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Compute `losses`, plus the losses of truncated embeddings for each size of `matryoshka`, all with weight 1.
 
-        The metrics contain the loss of each size as ``NAME_SIZE``.
+        Args:
+            features: As for `losses`, each (B, ...).
+            batches: As for `losses`.
+
+        Returns:
+            Summed losses by name; the metrics contain the loss of each size as ``NAME_SIZE``.
 
         References:
             Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022, eq. 1.

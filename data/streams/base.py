@@ -167,7 +167,15 @@ class StreamConfig(BaseModel):
                 )
 
     def segments_per_worker(self, shards: ShardSet, workers: int) -> int:
-        """Return the number of segments that each of a number of workers reads."""
+        """Return the number of segments that each worker reads.
+
+        Args:
+            shards: Samples of the stream.
+            workers: Number of workers.
+
+        Raises:
+            DataError: If the segments cannot be distributed equally; the message starts with the name of the setting.
+        """
         ends = list(accumulate(shards.parts, initial=0))
         samples = min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
         count = segment_count(self.segments, self.batch_size, samples)
@@ -203,7 +211,19 @@ class StreamConfig(BaseModel):
         return None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """Return the row of a sample mixed with a partner, whose number `mixup_index` drew, as `row`."""
+        """Return the row of a sample and its partner, which `mixup_index` drew.
+
+        Args:
+            sample: The sample itself.
+            other: The partner.
+            rng: Source of all randomness.
+
+        Returns:
+            Values by name, as in `row`.
+
+        Raises:
+            DecodeError: If one of the two samples is bad.
+        """
         raise NotImplementedError  # streams that mix override it
 
     @abstractmethod

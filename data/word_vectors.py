@@ -1,11 +1,7 @@
 """Word vectors, read from a word2vec or GloVe file or trained with gensim on your own sentences.
 
-They are memory-mapped from a folder of two files, which all processes of a machine share:
-
-``vectors.npy``   (V, d) float32
-``words.txt``     V words in the order of the rows, UTF-8, one per line
-
-A word2vec or GloVe file is converted to such a folder in the cache (`limits.cache_path`) when it is first read.
+They are memory-mapped from a folder, which all processes of a machine share: ``vectors.npy``, float32 (V, d), and
+``words.txt``, V words in UTF-8, one per line. A file is converted to such a folder in the cache when it is first read.
 """
 
 from __future__ import annotations
@@ -154,15 +150,12 @@ def train_vectors(
     dim: int = 300,
     letters: str = "a-z",
     epochs: int = 20,
-    min_count: int = 2,
-    window: int = 10,
-    sample: float = 1e-4,
 ) -> Path:
     """Train skip-gram vectors of a corpus (word2vec in gensim, with 5 negatives) and write them to a folder.
 
     On one machine, equal sentences, settings and seeds give bitwise equal vectors: training uses one thread and does not
-    depend on Python's hashes. The defaults are for some thousands of sentences: more epochs, a wider window and stronger
-    subsampling of frequent words than word2vec's defaults.
+    depend on Python's hashes. The settings are for some thousands of sentences: more epochs, a wider window and stronger
+    subsampling of frequent words than word2vec's defaults; words that occur once get no vector.
 
     Args:
         sentences: Texts, which are read once.
@@ -172,15 +165,13 @@ def train_vectors(
         dim: Length of a vector, d.
         letters: Setting of `split`, for vectors.json.
         epochs: Number of epochs.
-        min_count: Words that occur less often get no vector.
-        window: Largest distance of a predicted word.
-        sample: Share of the corpus above which the occurrences of a word are subsampled.
     """
     import gensim
     from gensim.models import Word2Vec
     from gensim.models.word2vec import LineSentence
 
-    model = Word2Vec(vector_size=dim, sg=1, window=window, min_count=min_count, sample=sample, seed=seed % 2**32, workers=1)
+    settings: dict[str, Any] = {"epochs": epochs, "min_count": 2, "window": 10, "negative": 5, "sample": 1e-4}
+    model = Word2Vec(vector_size=dim, sg=1, seed=seed % 2**32, workers=1, **settings)
     with tempfile.TemporaryDirectory() as place:
         # Every epoch reads the split words from a file: reading and splitting the sentences may be slow.
         file, count, words = Path(place) / "words.txt", 0, 0
@@ -195,14 +186,13 @@ def train_vectors(
         model.build_vocab(corpus)
         if not len(model.wv):
             raise DataError(
-                f"word vectors: no word occurs min_count={min_count} times in {count:,} sentences ({words:,} words); use "
-                "more sentences or a smaller min_count"
+                f"word vectors: no word occurs {model.min_count} times in {count:,} sentences ({words:,} words); use more "
+                "sentences"
             )
         sizes = {"sentences": count, "words": words, "vocabulary": len(model.wv)}
         model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
-    settings = {"dim": dim, "epochs": epochs, "min_count": min_count, "window": window}
-    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
-    note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
+    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, "dim": dim, **settings}
+    note |= {"seed": seed, **sizes}
     return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
 
 

@@ -94,7 +94,7 @@ def check(data: bytes, extension: str, key: str) -> None:
         audio(data, extension, own_rate(data), key)
 
 
-def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool = False) -> Image.Image:
+def image(data: bytes, key: str, coarse: bool = False) -> Image.Image:
     """Decode a JPEG, PNG or WebP to 8-bit RGB.
 
     The background of transparent pixels is white, 16-bit gray is scaled to 8 bits, the EXIF orientation is applied, and of
@@ -103,24 +103,23 @@ def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool =
     Args:
         data: Bytes of the file.
         key: Name of the sample, for messages.
-        max_pixels: Largest number of pixels.
         coarse: Decode a JPEG at an eighth of its width and height, which is three times as fast.
 
     Raises:
-        DecodeError: If the file is not such an image, is truncated, or has more than `max_pixels` pixels (a decompression
+        DecodeError: If the file is not such an image, is truncated, or has more than `limits.PIXELS` pixels (a decompression
             bomb, detected from the header before any pixel is decoded).
     """
     try:
         try:
-            image = _loaded(data, max_pixels, coarse)
+            image = _loaded(data, coarse)
         except Exception:
             if (bare := _without_metadata(data)) == data:
                 raise
-            image = _loaded(bare, max_pixels, coarse)
+            image = _loaded(bare, coarse)
         return _rgb(_upright(image))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(
-            f"sample {key!r}: the image has more than the allowed {max_pixels:,} pixels; MULTICSE_MAX_PIXELS raises it"
+            f"sample {key!r}: the image has more than the allowed {limits.PIXELS:,} pixels; MULTICSE_MAX_PIXELS raises it"
         ) from error
     except UnidentifiedImageError as error:
         if name := _foreign(data):
@@ -134,10 +133,10 @@ def image(data: bytes, key: str, max_pixels: int = limits.PIXELS, coarse: bool =
         raise DecodeError(f"sample {key!r}: the image is damaged or cut short ({error})") from error
 
 
-def _loaded(data: bytes, max_pixels: int, coarse: bool) -> Image.Image:
+def _loaded(data: bytes, coarse: bool) -> Image.Image:
     # Only these formats: some other formats of Pillow call programs or read other files.
     image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
-    if image.width * image.height > max_pixels:
+    if image.width * image.height > limits.PIXELS:
         raise Image.DecompressionBombError
     if coarse:
         image.draft("RGB", (1, 1))
@@ -210,7 +209,6 @@ def audio(
     rate: int,
     key: str,
     samples: int | None = None,
-    max_values: int = limits.SOUND_VALUES,
 ) -> np.ndarray:
     """Decode a WAV, FLAC, OGG (Vorbis, Opus) or MP3, average its channels and resample it.
 
@@ -221,7 +219,6 @@ def audio(
         key: Name of the sample, for messages.
         samples: Number of samples of the result that are needed; the rest of the file is neither decoded nor resampled.
             If None, decode the complete file.
-        max_values: Largest number of values (frames times channels) of the file, and of samples of the result.
 
     Returns:
         Waveform, float32 (T,), with full scale -1 to 1; T may be larger than `samples`.
@@ -229,7 +226,7 @@ def audio(
     Raises:
         DecodeError: If the file is not such audio, is truncated (if the format contains its length), is empty, contains
             values that are not finite or above `limits.PEAK`, has a sampling rate below 1,000 Hz, or more than
-            `max_values` values.
+            `limits.SOUND_VALUES` values (frames times channels, or samples of the result).
     """
     try:
         data = complete(data)
@@ -243,12 +240,12 @@ def audio(
                     f"sample {key!r}: {source_rate} samples per second in the header of the {extension} audio, fewer than "
                     f"the allowed {limits.LOWEST_RATE:,}"
                 )
-            most = max_values // max(file.channels, math.ceil(rate / source_rate))
+            most = limits.SOUND_VALUES // max(file.channels, math.ceil(rate / source_rate))
             wanted = most if samples is None else math.ceil((samples / rate + _EDGE) * source_rate)
             wave = _mixed(file, key, min(wanted, most))
             if (samples is None or wanted > most) and len(wave) == most and len(file.read(1)):
                 raise DecodeError(
-                    f"sample {key!r}: the audio has more than the allowed {max_values:,} values "
+                    f"sample {key!r}: the audio has more than the allowed {limits.SOUND_VALUES:,} values "
                     f"({most / source_rate / 60:.1f} minutes); MULTICSE_MAX_SOUND_VALUES raises it"
                 )
     except soundfile.SoundFileError as error:

@@ -57,8 +57,11 @@ class ImageStream(LabelledStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the geometric views ``image``, uint8 (V, 3, size, size), and the class."""
         image = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
-        arrays = _image_views(image, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
-        return {"image": arrays, **self.label_of(sample)}
+        views = np.empty((self.n_views, 3, self.size, self.size), np.uint8)
+        for view in views:
+            crop = random_resized_crop(image, self.size, rng, self.scale)
+            view[:] = to_chw(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < self.flip else crop)
+        return {"image": views, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """Return ``image``, uint8 (B, V, 3, size, size), and, if the samples have classes, ``label`` (B,)."""
@@ -92,7 +95,7 @@ def random_resized_crop(
     image: Image.Image,
     size: int,
     rng: np.random.Generator,
-    scale: tuple[float, float] = (0.2, 1.0),
+    scale: tuple[float, float],
     resample: Image.Resampling = Image.Resampling.BILINEAR,
 ) -> Image.Image:
     """Crop a random area and resize it with antialiasing (the algorithm of torchvision's RandomResizedCrop).
@@ -131,20 +134,3 @@ def _crop_box(
     elif image_width / image_height > RATIO[1]:
         width = min(image_width, max(1, round(image_height * RATIO[1])))
     return (image_width - width) // 2, (image_height - height) // 2, width, height
-
-
-def _image_views(
-    image: Image.Image,
-    n_views: int,
-    *,
-    size: int,
-    rng: np.random.Generator,
-    scale: tuple[float, float] = (0.2, 1.0),
-    flip: float = 0.5,
-) -> np.ndarray:
-    """Make independent random crops and flips of an RGB image (NonLing-CSE), uint8 (V, 3, size, size)."""
-    views = np.empty((n_views, 3, size, size), np.uint8)
-    for view in views:
-        crop = random_resized_crop(image, size, rng, scale)
-        view[:] = to_chw(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < flip else crop)
-    return views

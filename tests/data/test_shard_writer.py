@@ -1,4 +1,4 @@
-"""Writing of shards: equal bytes, correct counts, complete or absent, constant memory."""
+"""Writing and uploading of shards: equal bytes, correct counts, complete or absent, constant memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 import webdataset
+from botocore.exceptions import NoCredentialsError
 
-from multicse.data import limits
+from multicse.data import limits, remote
 from multicse.data.errors import DataError
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import SMALL, Output, UnpackedSample, pack, upload, upload_small_shards
 from tests.conftest import ROOT
 from tests.data.packing import samples
 
@@ -129,3 +131,54 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     assert [name for name in os.listdir(out) if not name.startswith(".")] == []
     pack(drafts(), Output(out, "x"))
     assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar", "x-train-000000.tar.index.gz"]
+
+
+def packed(folder: Path) -> Path:
+    pack(drafts(25), Output(folder, folder.name, shard_size=10))
+    return folder
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), NoCredentialsError()])
+def test_the_description_comes_last(
+    error: Exception, tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that was cut short is not taken for a whole one."""
+    folder = packed(tmp_path / "wiki")
+    put = type(memory).put_file
+
+    def full(self: fsspec.AbstractFileSystem, source: str, target: str, **more: object) -> None:
+        if "000001" in source:
+            raise error
+        put(self, source, target, **more)
+
+    monkeypatch.setattr(type(memory), "put_file", full)
+    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    with pytest.raises(DataError, match="memory://b/wiki"):
+        upload(folder, "memory://b/wiki")
+    assert memory.find("/b/wiki") and not memory.exists("/b/wiki/dataset.json")
+
+
+def test_small_folders_travel_once(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    one, other = packed(tmp_path / "one"), packed(tmp_path / "other")
+    shards = f"{one}::{other}::s3://elsewhere/{{000..002}}.tar::{one}/one-train-000000.tar"
+    first, second, *rest = upload_small_shards(shards, "memory://b/runs/").split("::")
+    assert rest == shards.split("::")[2:], "URLs and single files stay"
+    assert first.startswith("memory://b/runs/shards/") and first.endswith("/one") and second.endswith("/other")
+    assert samples(first) == samples(one) and samples(second) == samples(other)
+
+    made = {name: memory.modified(name) for name in memory.find("/b")}
+    assert upload_small_shards(str(one), "memory://b/runs") == first
+    assert {name: memory.modified(name) for name in memory.find("/b")} == made, "it was copied again"
+
+    (one / "dataset.json").write_text(json.dumps({**json.loads((one / "dataset.json").read_text()), "licence": "CC BY"}))
+    assert upload_small_shards(str(one), "memory://b/runs") != first, "other content is another copy"
+
+
+def test_large_folders_and_strange_ones_stay(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    large = packed(tmp_path / "large")
+    with open(large / "large-train-000000.tar", "ab") as file:
+        file.truncate(int(SMALL) + 1)  # sparse
+    (tmp_path / "bare").mkdir()
+    for place in (str(large), str(tmp_path / "bare"), str(tmp_path / "absent"), "memory://b/x"):
+        assert upload_small_shards(place, "memory://b/runs") == place
+    assert not memory.find("/b")

@@ -9,7 +9,7 @@ import pytest
 from multicse.data import wordnet as lexicon
 from multicse.data.errors import DataError
 from multicse.data.wordnet import POS, Lexicon, Pos, open_lexicon
-from tests.data.small_wordnet import write_wordnet
+from tests.data.packing import write_wordnet
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from multicse.data import limits
 from multicse.data.errors import DecodeError
 from multicse.data.streams import decode
 from tests.small import sound
@@ -147,15 +148,17 @@ def test_cut_short_pictures(kind: str, share: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_decompression_bomb_is_refused_from_its_header() -> None:
+def test_decompression_bomb_is_refused_from_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
     for side in (10_000, 50_000, 60_000):  # for the first one Pillow only warns
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
         with pytest.raises(DecodeError, match="89,478,485"):
             decode.image(bomb, key="a")
-    assert decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1200).size == (40, 30)
+    monkeypatch.setattr(limits, "PIXELS", 1200)
+    assert decode.image(stored(smooth(), "PNG"), key="a").size == (40, 30)
+    monkeypatch.setattr(limits, "PIXELS", 1199)
     with pytest.raises(DecodeError, match="1,199 pixels"):
-        decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1199)
+        decode.image(stored(smooth(), "PNG"), key="a")
 
 
 # ---- audio
@@ -267,12 +270,14 @@ def test_encodings_of_wav(subtype: str) -> None:
     assert np.sqrt(np.mean((found - wave) ** 2)) < 0.02
 
 
-def test_audio_decompression_bomb() -> None:
+def test_audio_decompression_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
     silence = sound(np.zeros((60000, 2), np.float32), 8000, "flac")
     assert len(silence) < 2000
-    assert len(decode.audio(silence, "flac", 8000, "a", max_values=120000)) == 60000
+    monkeypatch.setattr(limits, "SOUND_VALUES", 120_000)
+    assert len(decode.audio(silence, "flac", 8000, "a")) == 60000
+    monkeypatch.setattr(limits, "SOUND_VALUES", 119_999)
     with pytest.raises(DecodeError, match="119,999"):
-        decode.audio(silence, "flac", 8000, "a", max_values=119999)
+        decode.audio(silence, "flac", 8000, "a")
 
 
 @pytest.mark.parametrize("extension", ["wav", "flac"])

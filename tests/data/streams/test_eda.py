@@ -12,8 +12,7 @@ import numpy as np
 from multicse.data.streams.eda import _replace_synonyms, cached_synonyms, eda
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from multicse.data.wordnet import open_lexicon
-from tests.data.packing import reader, spelt
-from tests.data.small_wordnet import write_wordnet
+from tests.data.packing import reader, spelt, write_wordnet
 from tests.small import add, write_text
 
 TABLE = {

@@ -12,6 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from multicse.data.shards import RawSample
+from multicse.data.streams import image as views
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.data.streams.preprocess import (
     crop_or_pad,
@@ -21,6 +23,7 @@ from multicse.data.streams.preprocess import (
     prepare_sounds,
     resize_center_crop,
 )
+from tests.small import png
 
 AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
 IMAGE = ImageInput(size=12).model_dump()
@@ -168,3 +171,28 @@ def test_the_number_of_frames_of_an_input(settings: dict[str, Any]) -> None:
     input = AudioInput(**settings)
     found = log_mel(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
     assert found.shape == (1, 1, input.frames, input.bins) and input.frames > 0 and bool(found.isfinite().all())
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_random_resized_crop_is_crop_then_resize_away_from_the_border() -> None:
+    image = noise(90, 70)
+    for seed in range(10):
+        found = np.asarray(views.random_resized_crop(image, 64, rng(seed), (0.2, 1.0))).astype(int)
+        left, top, width, height = views._crop_box(90, 70, rng(seed), (0.2, 1.0))
+        crop = image.crop((left, top, left + width, top + height))
+        expected = np.asarray(crop.resize((64, 64), Image.Resampling.BILINEAR)).astype(int)
+        assert np.abs(found - expected)[3:-3, 3:-3].max() <= 1
+
+
+@pytest.mark.parametrize("source", [(32, 32), (1, 1), (500, 3), (8, 8)])
+def test_image_views(source: tuple[int, int]) -> None:
+    sample = RawSample("a", "x", {"png": png(np.asarray(noise(*source)))})
+    stream = views.ImageStream(shards="x", n_views=3, size=16, label=None)
+    found, again, other = (stream.row(sample, rng(seed))["image"] for seed in (5, 5, 6))
+    assert found.shape == (3, 3, 16, 16) and found.dtype == np.uint8
+    np.testing.assert_array_equal(found, again)
+    if source == (32, 32):
+        assert (found[0] != found[1]).any() and (found != other).any()

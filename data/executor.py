@@ -55,7 +55,7 @@ class Executor:
     def blocks(self, name: str, reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[list[Any]]:
         """Read a plan, and yield a reference to every block in order, in a list so that Ray does not send the block itself.
 
-        The arguments are those of `ray_chunks`, after a name of the plan for `stop`.
+        The arguments equal `ray_chunks`'s, after a name of the plan for `stop`.
         """
         from multicse.data.pacing import Progress, forget
 

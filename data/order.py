@@ -188,7 +188,7 @@ def mixed_windows(
 
     Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
     the window, so that repeated samples get new views. A set has `parts` consecutive shards of `counts` and one of the
-    `weights`, of which only the ratios matter; the other arguments are those of `windows`.
+    `weights` (only the ratios matter); the other arguments equal `windows`'s.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [
@@ -217,7 +217,7 @@ def mixed_windows(
 
 
 def tasks(plans: Sequence[Iterator[Window]], size: int, samples: int) -> Iterator[tuple[Window, ...]]:
-    """Combine the plans of several segments to reading tasks, after each of which all segments are planned equally far.
+    """Combine the plans of several segments to reading tasks; after each task all segments are planned equally far.
 
     Args:
         plans: Endless plan of each segment.

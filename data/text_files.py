@@ -62,7 +62,7 @@ def read_table(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, according to its ending.
 
-    A text has the column `txt`. The arguments are those of `read_rows`.
+    A text has the column `txt`. The arguments equal `read_rows`'s.
     """
     kind = table_kind(str(path))
     if kind == "txt":

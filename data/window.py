@@ -93,7 +93,7 @@ def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Ite
     """Yield batches of `share` good samples of each segment, segment after segment.
 
     Each contains the samples that were skipped before the last sample of their segment in it. Samples are copied only if
-    those of a batch are not consecutive in one chunk.
+    a batch's samples are not consecutive in one chunk.
 
     Args:
         chunks: Chunks, in which the samples of a segment are in order.

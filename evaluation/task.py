@@ -141,7 +141,12 @@ class Encoded:
         return getattr(self.encoder, "logit_scale", None)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Return the embeddings (N, d) of N items."""
+        """Return the embeddings (N, d) of items.
+
+        Args:
+            items: N items of one modality; see `Encoder.encode`.
+            modality: Modality of the items.
+        """
         if modality != "text" or any(item not in self.row for item in items):
             return self.encoder.encode(items, modality)
         return self.vectors[[self.row[item] for item in items]]

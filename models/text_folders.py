@@ -70,7 +70,7 @@ def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: floa
 
 
 def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float | None) -> bool:
-    """Return True if two forward passes over the same text differ in training; None stands for the value of `config`."""
+    """Return True if two forward passes over the same text differ in training; None means the value of `config`."""
 
     def dropout(given: float | None, names: tuple[str, ...]) -> float | None:
         own = [float(getattr(config, name)) for name in names if hasattr(config, name)]

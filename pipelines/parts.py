@@ -104,7 +104,7 @@ Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
 def rows(base: Callable[[], Recipe], given: Rows) -> dict[str, Callable[[], Recipe]]:
-    """Return the functions of the rows by name, all of which change one recipe."""
+    """Return the functions of the rows by name; all change one recipe."""
     return {name: row(base, name, changes, about) for name, (about, changes) in given.items()}
 
 

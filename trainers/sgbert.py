@@ -145,7 +145,7 @@ class SelfGuidance(nn.Module):
         if self.config.loss == "sg":
             views = torch.stack([c, h[:, 0]], 1)
             views_all = gather(views)
-            sentences = torch.arange(len(views_all), device=c.device)  # each is a class of its own
+            sentences = torch.arange(len(views_all), device=c.device)  # each is a separate class
             return losses.supcon(views, views_all, sentences, t, first)
         h_all = gather(h)
         if self.config.loss == "opt3":
@@ -155,7 +155,7 @@ class SelfGuidance(nn.Module):
         if self.config.loss == "opt1":
             candidates = torch.cat([candidates, gather(c)])
             left_out = torch.arange(len(candidates), device=c.device) == own + len(h_all)  # c_i itself
-        elif self.config.variant == "released":  # [errata 3.4] its list of negatives lacks h_0, and that of c_0 lacks h_1
+        elif self.config.variant == "released":  # [errata 3.4] its negatives lack h_0, and for c_0 h_1
             left_out = torch.arange(len(candidates), device=c.device) == (own == 0).long()
         return losses.info_nce(c, candidates, t, first, left_out)
 

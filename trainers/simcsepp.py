@@ -110,7 +110,7 @@ class SimCSEPP(SimCSE):
     def _dimension_contrast(self, z1: Tensor, z2: Tensor) -> Tensor:
         """Compute InfoNCE over dimensions, standardised over the batch (N, d) as by BatchNorm (the authors' ``dcl_loss``).
 
-        Those of `z1` are anchors, those of `z2` candidates, compared by correlation.
+        `z1` has the anchors, `z2` the candidates, compared by correlation.
         """
         first, second = ((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt() for z in (z1, z2))
         logits = first.T @ second / (len(z1) * self.config.dimension_temperature)

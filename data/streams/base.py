@@ -72,7 +72,12 @@ class Batch:
         return self["input_ids"], mask, mask if self.host_mask is None else self.host_mask
 
     def rows(self, start: int, stop: int) -> Batch:
-        """Return the samples from `start` up to `stop`, or to the end if the batch has fewer."""
+        """Return a part of the batch.
+
+        Args:
+            start: First sample.
+            stop: Sample after the last one; the part is shorter if the batch ends before it.
+        """
         host_mask = None if self.host_mask is None else self.host_mask[start:stop]
         return Batch({name: t[start:stop] for name, t in self.tensors.items()}, self.keys[start:stop], host_mask)
 
@@ -207,7 +212,12 @@ class StreamConfig(BaseModel):
         return False
 
     def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
-        """Draw the number of the sample, below `samples`, with which `mixed` mixes this one, or None to leave it alone."""
+        """Draw the number of the sample with which `mixed` mixes this one, or None to leave it alone.
+
+        Args:
+            samples: Number of samples of the set.
+            rng: Source of all randomness.
+        """
         return None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:

@@ -259,7 +259,7 @@ def mel_filters(
     """Compute the triangular filters of `log_mel`, float32 (fft / 2 + 1, bins); callers must not write to the cached result.
 
     The filters of `kaldi` are triangles in mel from 20 Hz to rate / 2; `clap` has Slaney's filters with their normalisation.
-    The arguments are those of `log_mel`, and the device of the result (None: the CPU).
+    The arguments equal `log_mel`'s, and the device of the result (None: the CPU).
 
     Raises:
         ValueError: If the edges are outside 0 to rate / 2, or a filter is between two frequencies of the Fourier transform

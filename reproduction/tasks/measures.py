@@ -21,7 +21,7 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> tuple[
 
     Args:
         x: Embeddings, (N, d); they are normalised to unit length.
-        labels: Classes, (N,): at least two, of which one has two members.
+        labels: Classes, (N,): at least two, one with two members.
     """
     numbers = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
     totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, dtype=torch.double)  # within, all

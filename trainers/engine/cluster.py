@@ -61,7 +61,7 @@ ONE_MACHINE = {
 
 def own_ray() -> None:
     """Set the environment for a Ray that this process starts."""
-    # Without a token of its own, Ray stores one in the home folder, which a later plain `ray start` requires.
+    # Without a separate token, Ray stores one in the home folder, which a later plain `ray start` requires.
     for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
         os.environ.setdefault(name, value)
 

@@ -171,13 +171,19 @@ class Output:
         return handle
 
     def _open(self, run_id: str | None, data: list[dict[str, Any]], look: bool) -> RunHandle:
-        """Open the MLflow run: `run_id`, otherwise with `look` an existing run of this output, otherwise a new run."""
+        """Open the MLflow run: `run_id`, otherwise with `look` an existing run of this output, otherwise a new run.
+
+        With a shared storage, a run that is still RUNNING in MLflow is continued too: its driver lost its disk before the
+        first checkpoint.
+        """
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
         tags = {"identity": recipe.identity(), "key": key}
-        if run_id is None and look:
-            run_id = next((found.run_id for found in find_runs(uri, experiment, {"key": key})), None)
+        lost = self.store.remote and not recipe.run.overwrite and recipe.run.resume != "never"
+        if run_id is None and (look or lost):
+            found = find_runs(uri, experiment, {"key": key})
+            run_id = next((one.run_id for one in found if look or one.status == "RUNNING"), None)
         if run_id is not None:
             try:
                 return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)

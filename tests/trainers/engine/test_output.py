@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,6 +117,17 @@ def test_the_same_command_resumes_a_run(
     assert again["identity"] != summary["identity"] and weights(tmp_path / "run") != weights(tmp_path / "whole")
     assert [file.read_text() for file in mine] == ["mine", "mine"]
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
+
+
+def test_a_run_that_lost_its_disk_before_the_first_checkpoint_is_continued(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = recipe.replace("run.storage", f"file://{tmp_path}/store").replace("run.logging_steps", 1)
+    dies(monkeypatch, remote, 2)
+    (dead,) = runs(recipe)
+    shutil.rmtree(remote.run.output_dir)
+    assert fit(remote)["mlflow_run_id"] == dead and runs(recipe) == {dead: "FINISHED"}
+    assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
 
 
 def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

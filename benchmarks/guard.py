@@ -3,8 +3,8 @@
     python -m benchmarks.guard
 
 Processor time of one thread is measured, sides alternate, and a ratio is the median over rounds, so that other programs on
-the machine have little influence. A run with Ray is compared with a run in one process by wall time. A ratio that is too low
-is measured again.
+the machine have little influence. A run with Ray and a run in one process take turns and are compared by wall time. A ratio
+that is too low is measured again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from multicse.trainers.engine.text_fit import sentences
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = {"step": 0.75, "stream": 0.68, "encode": 0.96, "start": 0.21, "road": 0.8}
 """Lowest allowed ratios: three quarters of the ratios on 2026-11-23; for `road`, the minimum for any machine."""
-ROUNDS, STEPS, BATCH, BATCHES, SENTENCES, ROAD_STEPS = 5, 10, 32, 28, 600, 200
-"""Rounds, steps in memory and their batch size, batches of images, sentences to encode, steps through Ray."""
+ROUNDS, STEPS, BATCH, BATCHES, SENTENCES = 5, 10, 32, 28, 600
+"""Rounds, steps in memory and their batch size, batches of images, sentences to encode."""
+ROAD_TURNS, ROAD_SECONDS = 5, 4.0
+"""Turns of a run with Ray and of a run in one process, and their length."""
 
 
 def measure(ours: Call, theirs: Call) -> float:
@@ -124,9 +126,8 @@ def start(folder: Path) -> float:
 
 def road(folder: Path) -> float:
     """Compare the samples per second of SimCSE's demo with Ray and in one process."""
-    options = main_road.options_of("simcse", ROAD_STEPS)
-    one, ray = (main_road.run("simcse", ROAD_STEPS, workers, options).speed for workers in (0, 1))
-    return ray / one
+    speeds = main_road.measure("simcse", (0, 1), ROAD_TURNS, ROAD_SECONDS)
+    return statistics.median(ratios(speeds[1], speeds[0]))
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ class SGBERTConfig(MethodConfig):
     """Pooling of all tokens of a teacher layer. If None, max; in the variant `released` mean [errata 3.1]."""
     first_layer: int = Field(0, ge=0)
     """First teacher layer that is used, up to the last layer. 0 is the embedding output, so all are used. The paper's
-    transfer runs omit the first layer (appendix A.3)."""
+    transfer runs omit "the first several layers" (appendix A.3), here 0 to 3."""
     teacher_dropout: bool | None = None
     """Enable dropout of BERT_F in training. If None, disabled, except in the variant `released` [errata 3.2]."""
     head_width: int = Field(4096, ge=0)

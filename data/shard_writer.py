@@ -416,8 +416,8 @@ def upload_small_shards(shards: str, storage: str) -> str:
         files = [folder / name for name in manifest.shards] if manifest else []
         if manifest and sum(file.stat().st_size for file in files if file.is_file()) <= SMALL:
             digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the shards' digests
-            base, question, options = storage.rstrip("/").partition("?")
-            place = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
+            base = storage.partition("?")[0].rstrip("/")  # the options are pyarrow's, and fsspec reads shards
+            place = f"{base}/shards/{digest}/{folder.name}"
             if read_manifest(place) is None:
                 upload(folder, place)
         pieces.append(place)

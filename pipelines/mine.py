@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -198,6 +199,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: settings of {base.name}")
     yield ("run.gpus_per_worker", int(gpu), device)
     yield ("run.precision", "bf16" if gpu else "fp32", device)
+    reduced = dict[str, tuple[float, int]]()
     for kind, place in _places(asked).items():
         if place is None:
             continue
@@ -210,10 +212,9 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         while batch > max(8, count // 8):
             batch //= 2
         yield (f"{setting}.batch_size", batch, f"at most an eighth of {count:,}")
-        if batch < usual:
-            rate = float(f"{base.optim[kind].lr * (batch / usual) ** 0.5:.2g}")
-            why = f"learning rate of {usual} samples, scaled with the square root of the batch size"
-            yield (f"optim.{kind}.lr", rate, why)
+        update = next(update for update, streams in base.method.updates().items() if kind in streams)
+        if batch < usual:  # the most reduced batch of an update determines its learning rate
+            reduced[update] = min(reduced.get(update, (1.0, 0)), (batch / usual, usual))
         samples = (found for found in read(first, range(min(first.samples, SAMPLED))) if isinstance(found, RawSample))
         if kind == "text":
             yield from _length(count, batch)
@@ -224,11 +225,18 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
             yield (f"method.{kind}.loss", "simclr", "no subfolders to use as classes")
             yield (f"{setting}.label", None, "no subfolders to use as classes")
         yield from _images(gpu, device) if kind == "image" else _audio(samples, gpu)
+    for update, (share, usual) in reduced.items():
+        rate = float(f"{base.optim[update].lr * share**0.5:.2g}")
+        yield (
+            f"optim.{update}.lr",
+            rate,
+            f"learning rate of {usual} samples, scaled with the square root of the batch size",
+        )
 
 
 def _length(samples: int, batch: int) -> Iterator[Choice]:
     epochs = round(min(EPOCHS, max(1, SEEN / samples)), 2)
-    steps = max(1, round(-(-samples // batch) * epochs))
+    steps = math.ceil(round(-(-samples // batch) * epochs, 6))  # as `Recipe.steps`
     yield ("run.epochs", epochs, f"{SEEN:,} sentences, in 1 to {EPOCHS} epochs: {steps:,} steps")
     yield ("run.max_steps", None, "the epochs determine the steps")
     yield ("evaluation.eval_steps", max(1, min(250, steps // 8)), "eight evaluations per run, or one every 250 steps")

@@ -231,12 +231,13 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
     """Return the sweep with its defaults filled in, and its folder."""
     from multicse.trainers.tuning.sweep import Sweep, prepared
 
-    recipe, grid = prepare(recipe), how["searcher"] == "grid"
+    grid = how["searcher"] == "grid"
     space = ("paper" if grid else "wide") if how["space"] is None else how["space"]
     how["space"] = _space(pipeline, space) if isinstance(space, str) else space
     how["trials"] = how["trials"] if how["trials"] is not None or grid else TRIALS
     how["seeds"] = (recipe.run.seed,) if how["seeds"] is None else tuple(how["seeds"])
     seed = next(iter(how["seeds"]), recipe.run.seed)
+    recipe = prepare(recipe.replace("run.seed", seed))
     made = Sweep(pipeline=pipeline, recipe=prepared(recipe, how["scheduler"], seed), **how)
     return made, kept(Path(output or Path("runs") / made.name), made.recipe.run.storage).resolve()
 

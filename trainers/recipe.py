@@ -48,7 +48,7 @@ class ScheduleConfig(Settings):
     lr: float = Field(3e-5, ge=0)
     """Peak learning rate of the schedule."""
     weight_decay: float = Field(0.0, ge=0)
-    """Weight decay. AdamW: decoupled, without biases and norms. SGD: part of the gradient, for all parameters."""
+    """Weight decay of all parameters but biases and norms (GCLSR: of all). AdamW: decoupled. SGD: part of the gradient."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """Learning rate schedule after the warm-up: linear or cosine decay to 0 at the last step, or constant."""
     warmup: float = Field(0.0, ge=0)
@@ -150,7 +150,7 @@ class RunConfig(Settings):
     """Replace the run in output_dir, even if it is finished or has another recipe."""
     seed: int = 42
     """Random seed for weights, data order, views and dropout."""
-    epochs: float = Field(1, gt=0)
+    epochs: float = Field(1, gt=0, allow_inf_nan=False)
     """Number of epochs of the primary stream."""
     max_steps: int | None = Field(None, gt=0)
     """Maximum number of steps, regardless of epochs."""
@@ -393,10 +393,18 @@ class Recipe(Settings):
         return made
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with several fields changed, in order; as `replace`."""
-        recipe = self
-        for path, value in changes.items():
-            recipe = recipe.replace(path, value)
+        """Return a copy with several fields changed, as by `replace`. A change that needs a later one is made after it."""
+        recipe, left = self, dict(changes)
+        while left:
+            errors = dict[str, RecipeError]()
+            for path, value in left.items():
+                try:
+                    recipe = recipe.replace(path, value)
+                except RecipeError as error:
+                    errors[path] = error
+            if len(errors) == len(left):
+                raise next(iter(errors.values()))
+            left = {path: left[path] for path in errors}
         return recipe
 
     def identity(self) -> str:
@@ -421,6 +429,8 @@ class Recipe(Settings):
             if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue
                 stream.pop("segments")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
+            if stream.get("lexicon"):
+                stream["lexicon"] = local_name(stream["lexicon"])
         for part in (content["encoder"], *_parts(content["method"])):
             for name in ("path", "vectors", "guide"):
                 if isinstance(part.get(name), str):
@@ -462,7 +472,7 @@ class Recipe(Settings):
     def steps(self, samples: int) -> int:
         """Return the number of steps if the primary stream contains `samples` samples."""
         batch = self.streams[self.lead].batch_size * self.run.gradient_accumulation_steps
-        steps = math.ceil(math.ceil(samples / batch) * self.run.epochs)
+        steps = math.ceil(round(math.ceil(samples / batch) * self.run.epochs, 6))  # 100 * 1.1 is above 110
         return min(steps, self.run.max_steps or steps)
 
 

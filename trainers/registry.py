@@ -58,6 +58,16 @@ def load_file(path: str | Path) -> ModuleType:
     return load_source(module_of(path), Path(path).read_text(encoding="utf-8"), str(path))
 
 
+def own_module(path: str | Path) -> ModuleType:
+    """Return the module of a user's Python file, which is executed again if its text has changed.
+
+    On workers, which lack the file, it is the module that `load_source` has made.
+    """
+    name, file = module_of(path), Path(path)
+    changed = file.is_file() and _files.get(name) != file.read_text(encoding="utf-8")
+    return load_file(path) if changed or name not in sys.modules else sys.modules[name]
+
+
 def module_of(path: str | Path) -> str:
     """Return the module name of a user file. It contains a hash of the path, so that files with equal names differ."""
     return f"own_{Path(path).stem}_{zlib.crc32(str(path).encode()):08x}"
@@ -74,7 +84,11 @@ def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
     module = ModuleType(name)
     module.__file__ = path
     sys.modules[name] = module
-    exec(compile(source, path or f"<{name}>", "exec"), module.__dict__)
+    try:
+        exec(compile(source, path or f"<{name}>", "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]  # an incomplete module would be used when the file has been corrected
+        raise
     own = [v for v in vars(module).values() if isinstance(v, type) and issubclass(v, MethodConfig) and v.__module__ == name]
     _files[name] = source
     _own.update({value.model_fields["name"].default: value for value in own})

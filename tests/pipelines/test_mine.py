@@ -18,7 +18,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
-from multicse.pipelines import audiocse, cli, describe, mine, pack, simcse, uml, visualcse
+from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, uml, visualcse
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
 from tests.small import WORDS
@@ -71,6 +71,14 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     written = Path("runs/visualcse/mine/mine.json")
     again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output_dir", "runs/visualcse/mine"])
     assert again == recipe, "the file can be given again"
+
+
+def test_the_smallest_batch_of_an_update_determines_its_learning_rate(files: Path) -> None:
+    recipe, base = chosen(multicse, "--text", "sentences.txt", "--images", "photos"), multicse.RECIPES["demo"]()
+    (update,) = recipe.optim
+    assert recipe.streams["image"].batch_size == 6 and set(update.split("+")) == {"image", "text"}
+    share = 6 / base.streams["image"].batch_size
+    assert recipe.optim[update].lr == pytest.approx(base.optim[update].lr * share**0.5, rel=0.02)
 
 
 def test_options_replace_chosen_settings_in_the_table_and_the_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

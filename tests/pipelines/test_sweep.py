@@ -20,11 +20,12 @@ from safetensors.torch import load_file
 
 from multicse.evaluation.statistics import Summary
 from multicse.pipelines import sweep as pipeline
+from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.output import experiment_of
 from multicse.trainers.engine.tracking import RunHandle, open_run
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.tuning.best import checkpoints, held_out, mean_scores
+from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
 from multicse.trainers.tuning.search import Search, run
 from multicse.trainers.tuning.sweep import Sweep, at_once, check_sweep, needs, plan_of, prepared, records_of
 from multicse.trainers.tuning.trial import metrics_of
@@ -81,10 +82,14 @@ def test_a_scheduler_increases_rare_evaluations(recipe: Recipe) -> None:
     [
         ({"seeds": (1, 1)}, "--seeds"),
         ({"trials": 0}, "--trials"),
+        ({"concurrent": -1}, "--concurrent -1"),
+        ({"retries": -1}, "--retries -1"),
         ({"searcher": "grid", "trials": None}, "optim.text.lr"),
         ({"searcher": "grid", "trials": 2, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"searcher": "grid", "trials": 9, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"space": {"streams.text.batch_size": tune.choice([16, 512])}}, "streams.text.batch_size"),
+        ({"space": {}}, "search space: it is empty"),
+        ({"space": {"optim.text.lr": tune.choice([])}}, r"optim\.text\.lr has no values"),
         ({"space": {"optim.text.learning_rate": tune.uniform(0, 1)}}, "optim.text.learning_rate"),
         ({"space": {"run.storage": tune.choice(["s3://me:hidden@bucket/runs"])}}, r"run\.storage='s3://\*\*\*@"),
     ],
@@ -199,7 +204,11 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     # Compare the last weights: the best weights may be from step 0, which is equal for all seeds.
     first, second = (load_file(folder / "method.safetensors") for folder in folders.values())
     assert any(not tensor.equal(second[name]) for name, tensor in first.items() if tensor.is_floating_point())
-    assert mean_scores(held_out(search.plan, both))["lee"]["spearman"].n == 2
+    scores = held_out(search.plan, both)
+    assert mean_scores(scores)["lee"]["spearman"].n == 2
+    output = tmp_path / "best"
+    result = deliver_best(search.plan, both, scores[0], search.parent, output, "multicse-best")
+    assert result["steps"] == 6 and result["best_step"] == read_state(folders[1])["best"][1] <= 6
 
 
 @pytest.mark.cluster

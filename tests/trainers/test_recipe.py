@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from multicse.pipelines import cyclip, visualcse
 from multicse.pipelines.cli import parse
+from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.recipe import FORMER, RecipeError
 
@@ -87,6 +89,37 @@ def test_steps_count_the_primary_stream() -> None:
     assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
     assert recipe.replace("run.gradient_accumulation_steps", 2).steps(1_000_001) == 7_813
     assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
+
+
+def test_steps_of_a_share_of_epochs_are_not_rounded_up() -> None:
+    """100 * 1.1 is above 110 as a float."""
+    recipe = visualcse.bert_base()
+    changed = recipe.changed({"run.epochs": 1.1, "run.max_steps": None})
+    assert changed.steps(100 * changed.streams[changed.lead].batch_size) == 110
+    with pytest.raises(RecipeError, match=r"run\.epochs"):
+        recipe.replace("run.epochs", float("inf"))
+
+
+def test_changes_that_require_each_other_may_be_in_any_order() -> None:
+    recipe = visualcse.bert_base()
+    changes = {"export.dimensions": 5, "export.whiten": True}
+    whitened = recipe.changed(changes)
+    assert whitened.export.whiten and whitened.export.dimensions == 5
+    assert whitened.changed({"export.whiten": False, "export.dimensions": None}) == recipe
+    with pytest.raises(RecipeError, match="requires a whitened export"):
+        recipe.changed({"export.dimensions": 5, "run.seed": 1})
+
+
+def test_a_corrected_file_of_a_callback_is_executed_again(tmp_path: Path) -> None:
+    """In a notebook the process remains."""
+    file = tmp_path / "cb.py"
+    file.write_text("import absent_module")
+    with pytest.raises(ValueError, match="absent_module"):
+        find_callback(f"{file}:note")
+    for number in (1, 2):
+        file.write_text(f"def note(): return {number}")
+        found: Any = find_callback(f"{file}:note")
+        assert found() == number and find_callback(f"{file}:note") is found
 
 
 def test_identity_depends_on_options_of_a_task_but_not_on_its_parent_folders() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -258,6 +259,14 @@ class Store:
         verify(folder)
         return folder
 
+    def fetch(self, name: str, folder: Path) -> None:
+        """Copy a file of the latest checkpoint that contains it into a folder; nothing if there is none."""
+        for step in self.steps():
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._fetch(step, name, folder)
+                return
+
     def save(self, step: int, write_files: WriteFiles, wait: bool = False) -> None:
         """Write a checkpoint in a thread. Errors are logged; earlier checkpoints remain unchanged.
 
@@ -320,8 +329,13 @@ class Store:
             if self.remote:
                 retry(lambda: self._send(part, step))
             else:
-                self._remove(step)  # an incomplete one
-                part.rename(self.local / name_of(step))
+                self._remove(step)  # an incomplete one; other files of the user stay in its folder
+                folder = self.local / name_of(step)
+                if not folder.exists():
+                    part.rename(folder)
+                else:
+                    for file in sorted(part.iterdir(), key=lambda file: file.name == MANIFEST):
+                        os.replace(file, folder / file.name)
         finally:
             shutil.rmtree(part, ignore_errors=True)
         steps = self.steps()

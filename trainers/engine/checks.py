@@ -10,7 +10,6 @@ import importlib
 import logging
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.engine.report_to import check_installed
 from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
-from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
-from multicse.trainers.registry import load_file, module_of
+from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError, SGDConfig
+from multicse.trainers.registry import own_module
 
 log = logging.getLogger(__name__)
 
@@ -231,8 +230,11 @@ def _check_gpus(recipe: Recipe) -> None:
             "share a GPU (NCCL refuses it); set run.gpus_per_worker to 1 with one worker per GPU, or run.num_workers to 1"
         )
     others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
+    others["an SGD optimizer"] = any(isinstance(config, SGDConfig) for config in recipe.optim.values())
     for name in (name for name, given in others.items() if given and run.sharded):
-        raise RecipeError(f"run.sharded=True is not supported with {name}; remove one of them (bf16 is supported)")
+        raise RecipeError(
+            f"run.sharded=True is not supported with {name}; remove one of them (bf16 and AdamW are supported)"
+        )
     if run.precision == "fp16" and not run.gpus_per_worker:
         raise RecipeError(
             "run.precision='fp16' needs a GPU (CPUs do not support loss scaling, without which small gradients are lost); "
@@ -399,9 +401,8 @@ def find_callback(name: str) -> Callback:
         ValueError: If it cannot be imported, or has only one of the two methods.
     """
     place, _, attribute = name.rpartition(":")
-    own = module_of(place) if place.endswith(".py") else place
     try:
-        module = sys.modules.get(own) or (load_file(place) if own != place else importlib.import_module(place))
+        module = own_module(place) if place.endswith(".py") else importlib.import_module(place)
         found: Callback = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError) as error:
         raise ValueError(f"run.callbacks: {name!r} not found ({error}); use package.module:NAME or FILE.py:NAME") from None

@@ -19,8 +19,8 @@ from multicse.evaluation.encoders.baselines import Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
+from multicse.models.hub_folders import ROUTER, SCALE, load_saved
 from multicse.models.hub_folders import ExportError as ExportError
-from multicse.models.hub_folders import load_saved
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.st_modules import add_whitening
@@ -120,7 +120,7 @@ def write_export(
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)
-        for stale in {FLOAT, INT8, RANGES} - set(names):  # from earlier weights
+        for stale in {FLOAT, INT8, RANGES, ROUTER, SCALE} - set(names):  # of an earlier model
             (out / stale).unlink(missing_ok=True)
     return names
 

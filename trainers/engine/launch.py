@@ -18,6 +18,7 @@ from typing import Any
 from multicse.data import shard_writer
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
+from multicse.data.wordnet import SMALL as SMALL_LEXICON
 from multicse.evaluation import registry as tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
@@ -102,8 +103,9 @@ def resolve(recipe: Recipe) -> Recipe:
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
     output = kept(Path(run.output_dir), storage).resolve()
     recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
+    places = (".path", ".vectors", ".guide", ".lexicon", "evaluation.data")
     for path, value in recipe.flat().items():
-        if path.endswith((".path", ".vectors", ".guide", "evaluation.data")) and value and Path(value).exists():
+        if path.endswith(places) and value and value != SMALL_LEXICON and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
@@ -353,7 +355,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.export import fit_of, push, write_export
 
-    export, method = output / EXPORT, load_method(checkpoint)
+    export, method = output / EXPORT, load_method(checkpoint, recipe)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
     facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
 

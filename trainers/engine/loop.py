@@ -175,6 +175,9 @@ class Engine:
                 self.evaluation_seconds += time.perf_counter() - before
                 patience = self.recipe.evaluation.patience
                 self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
+                if self.done and window.steps:  # stopped early
+                    self._report(window, readers)
+                    window = self.window = Window(readers)
             every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
             due = evaluated if every is None else self.step % every == 0
             if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
@@ -285,14 +288,9 @@ class Engine:
 
     def _report(self, window: Window, readers: dict[str, Reader]) -> None:
         self.stepper.watch.check()
-        counts = {}
-        for name, reader in readers.items():
-            self.skips[name] += len(reader.skipped)
-            if self.host.rank == 0:
-                self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
-            reader.skipped = []
-            # The mean over the ranks is the total.
-            counts[f"data/{name}/skipped"] = float(self.skips[name] * self.host.world_size)
+        self._count_skipped(readers)
+        # The mean over the ranks is the total.
+        counts = {f"data/{name}/skipped": float(self.skips[name] * self.host.world_size) for name in readers}
         values = mean_over_ranks(window.means() | counts, self.host)
         updates = self.recipe.method.updates().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
@@ -308,8 +306,17 @@ class Engine:
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
+    def _count_skipped(self, readers: dict[str, Reader]) -> None:
+        """Move the skipped samples of the readers to those of the run."""
+        for name, reader in readers.items():
+            self.skips[name] += len(reader.skipped)
+            if self.host.rank == 0:
+                self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
+            reader.skipped = []
+
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()
+        self._count_skipped(readers)
         mine = {name: dict(reader.position) for name, reader in readers.items()}
         ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)
         positions, windows, skips = zip(*ranks, strict=True)
@@ -326,6 +333,7 @@ class Engine:
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
             "baseline": self.baseline,
+            "data": self._digests(),
             "segments": {name: {s: at for rank in positions for s, at in rank[name].items()} for name in readers},
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
@@ -349,11 +357,20 @@ class Engine:
 
         self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
 
+    def _digests(self) -> dict[str, str]:
+        """Return the digest of the samples by stream."""
+        return {name: shards.digest for name, shards in self.shards.items()}
+
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
-        if "segments" not in state:
+        if not {"segments", "data"} <= state.keys():
             raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
+        if changed := [name for name, digest in self._digests().items() if digest != state["data"][name]]:
+            raise checkpoint.CheckpointError(
+                f"streams.{changed[0]}.shards has changed since {folder} was written. Restore it, set another "
+                "run.output_dir, or start over: --run.resume never"
+            )
         self.best = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)

@@ -42,7 +42,7 @@ class NoSuchRun(TrackingError):
 def resolve_uri(uri: str | None = None) -> str:
     """Return the tracking URI with absolute paths. Raises TrackingError if MLflow does not support it."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-    scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
+    scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri or uri in SCHEMES else ""
     parts = urlsplit(uri)
     if parts.password or SECRET.search(unquote(parts.query)):
         raise TrackingError(

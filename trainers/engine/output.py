@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, redacted
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.checks import describe_shards_of
 from multicse.trainers.engine.journal import retire
@@ -87,6 +87,10 @@ class Output:
         self._refuse_another(summary)
         self._refuse_other_data(summary)
         if summary is not None:
+            for name in ("export", "checkpoint"):  # the folder may have been moved
+                last = Path(summary.get(name, ""))
+                here = self.folder / last.name if name == EXPORT else self.folder / CHECKPOINT / last.name
+                summary |= {name: str(here)} if last.name and here.is_dir() else {}
             print(f"This run is already finished: {self.folder} (--run.overwrite trains again)")
         return summary
 
@@ -119,7 +123,8 @@ class Output:
             )
 
     def _refuse_other_data(self, summary: dict[str, Any] | None) -> None:
-        before = (_read(self.folder / NOTE) or {}).get("data")
+        note = _read(self.folder / NOTE) or {}
+        before = note.get("data") if note.get("identity") == self.recipe.identity() else None
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
         # A finished run no longer needs its data; for an unfinished run a later check reports missing files.
@@ -145,45 +150,67 @@ class Output:
         for left in self.folder.glob(".export-*"):
             shutil.rmtree(left, ignore_errors=True)
         note = _read(self.folder / NOTE) or {}
-        same = note.get("identity") == self.recipe.identity() or (store.remote and bool(store.steps()))
-        goes_on = same and not run.overwrite and run.resume != "never"
+        ours = note.get("identity") == self.recipe.identity()
+        goes_on = (ours or (store.remote and bool(store.steps()))) and not run.overwrite and run.resume != "never"
         if run.resume == "must" and not goes_on:
             raise RecipeError(
                 f"run.resume='must': no unfinished run of this recipe found in {self.folder}; remove it to start a new run"
             )
-        if not goes_on:
+        if ours and goes_on:
+            self._refuse_another_storage(note)
+        cut_off = (self.folder / RECIPE).exists() and not note  # the driver died while it created the MLflow run
+        if not (ours and goes_on):
             if note:  # a run whose process died and that is not resumed
                 with contextlib.suppress(Exception):  # the server is down, or the run was deleted
                     client = connect(note["uri"])
                     if client.get_run(note["run_id"]).info.status == "RUNNING":
                         client.set_terminated(note["run_id"], "KILLED")
             self.clear()
+            note = {}
+        if not goes_on:
             store.clear()
-        cut_off = (self.folder / RECIPE).exists() and not note  # the driver died while it created the MLflow run
         (self.folder / RECIPE).write_text(self.recipe.replace("run.overwrite", False).to_json())
         data = describe_shards_of(self.recipe)
-        handle = self._open(note.get("run_id") if goes_on else None, data, look=cut_off or goes_on)
-        note = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "data": _digests(data)}
-        _write(self.folder / NOTE, note)
+        # With a shared storage, the driver may have lost its disk before the first checkpoint.
+        lost = store.remote and not run.overwrite and run.resume != "never"
+        handle = self._open(note.get("run_id"), data, resumed=goes_on, running=cut_off or lost)
+        fresh = {
+            "run_id": handle.run_id,
+            "uri": handle.uri,
+            "identity": self.recipe.identity(),
+            "storage": _storage_of(store),
+        }
+        # If only the checkpoint knows the samples of the run, the worker that reads it compares them.
+        _write(self.folder / NOTE, fresh | ({"data": _digests(data)} if ours or not goes_on else {}))
         if goes_on and (steps := store.steps()):
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
             print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
         return handle
 
-    def _open(self, run_id: str | None, data: list[dict[str, Any]], look: bool) -> RunHandle:
-        """Open the MLflow run: `run_id`, otherwise with `look` an existing run of this output, otherwise a new run.
+    def _refuse_another_storage(self, note: dict[str, Any]) -> None:
+        before, now = note.get("storage", ""), _storage_of(self.store)
+        if before != now and not self.store.steps():
+            raise RecipeError(
+                f"run.storage has changed since the run in {self.folder} was started: its checkpoints are in "
+                f"{before or 'this folder'}, not in {now or 'this folder'}. Set it back, or start over: --run.resume never"
+            )
 
-        With a shared storage, a run that is still RUNNING in MLflow is continued too: its driver lost its disk before the
-        first checkpoint.
+    def _open(self, run_id: str | None, data: list[dict[str, Any]], resumed: bool, running: bool) -> RunHandle:
+        """Open the MLflow run.
+
+        Args:
+            run_id: Run to open.
+            data: See `open_run`.
+            resumed: If `run_id` is None, open an existing run of this output.
+            running: The same, but only if MLflow shows it as RUNNING.
         """
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
         tags = {"identity": recipe.identity(), "key": key}
-        lost = self.store.remote and not recipe.run.overwrite and recipe.run.resume != "never"
-        if run_id is None and (look or lost):
+        if run_id is None and (resumed or running):
             found = find_runs(uri, experiment, {"key": key})
-            run_id = next((one.run_id for one in found if look or one.status == "RUNNING"), None)
+            run_id = next((one.run_id for one in found if resumed or one.status == "RUNNING"), None)
         if run_id is not None:
             try:
                 return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)
@@ -236,6 +263,11 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
         return Store(str(local), keep_every=permanent)
     base, question, options = recipe.run.storage.partition("?")
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local, permanent)
+
+
+def _storage_of(store: Store) -> str:
+    """Return the URL of a run's checkpoints without passwords; empty for its folder."""
+    return redacted(store.place) if store.remote else ""
 
 
 def _digests(data: list[dict[str, Any]]) -> dict[str, str]:

@@ -12,7 +12,16 @@ import torch
 from multicse.evaluation import statistics
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
-from multicse.trainers.engine.checkpoint import AVERAGE, BEST, MANIFEST, METHOD, build_method, load_method, module_encoder
+from multicse.trainers.engine.checkpoint import (
+    AVERAGE,
+    BEST,
+    MANIFEST,
+    METHOD,
+    build_method,
+    load_method,
+    module_encoder,
+    read_state,
+)
 from multicse.trainers.engine.launch import deliver
 from multicse.trainers.engine.output import JOURNAL
 from multicse.trainers.engine.text_fit import whitened
@@ -90,14 +99,16 @@ def deliver_best(
     if (folder / JOURNAL).exists():
         shutil.copy(folder / JOURNAL, output)
     tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
-    samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
-    best_step, _ = max(trial.curve, key=lambda point: point[1], default=(0, 0.0))
+    steps = trial.steps // len(plan.seeds)
+    samples = steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
+    state = read_state(folder)
+    _, best_step, *_ = state["best"]
     outcome = {
         "before": evaluate(tasks, start),
         "baseline": whitened(recipe, tasks, start, samples),
         "after": after,
-        "steps": trial.step,
-        "best_step": best_step,
+        "steps": state["step"],
+        "best_step": state["step"] if recipe.evaluation.keep == "last" else best_step,
         "best_score": trial.best,
         "skipped": {},
         "skips": {},

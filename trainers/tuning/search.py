@@ -219,8 +219,8 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
             # Send the metrics that the trial's process could not send; from its last checkpoint if it ran on another node.
             seed = int(run.tags["sweep.seed"])
             journal = plan.run_folder(one.trial_id, seed) / JOURNAL
-            if not journal.exists() and (newest := plan.store(search.sweep.recipe, one.trial_id, seed).newest()):
-                journal = newest / JOURNAL
+            if not journal.exists():
+                plan.store(search.sweep.recipe, one.trial_id, seed).fetch(JOURNAL, journal.parent)
             drain(journal, parent.uri, run.run_id, timeout=5)
             tags = {"sweep.number": str(one.number), "sweep.status": one.status, "sweep.step": str(one.step)}
             tags |= {} if one.best is None else {"sweep.best": str(one.best)}

@@ -21,8 +21,14 @@ def check(space: SearchSpace, recipe: Recipe) -> None:
 
     Every choice and grid value, and both ends of every range, is tried as the only change of the recipe.
     """
+    if not space:
+        raise RecipeError("search space: it is empty; name at least one setting")
     for path, domain in space.items():
-        for value in values_to_try(path, domain):
+        if not (values := list(values_to_try(path, domain))):
+            raise RecipeError(f"search space: {path} has no values; give at least one")
+        if path.startswith("method.fresh"):
+            raise RecipeError(f"search space: {path} cannot vary, since all trials start from the same new encoder")
+        for value in values:
             try:
                 check_settings(recipe.replace(path, value))
             except RecipeError as error:

@@ -105,6 +105,10 @@ def check_sweep(sweep: Sweep) -> None:
         raise RecipeError(f"--seeds requires at least one seed and no duplicates, got {list(sweep.seeds)}")
     if sweep.trials is not None and sweep.trials < 1:
         raise RecipeError(f"--trials {sweep.trials}: the unchanged recipe is one trial; set at least 1")
+    if sweep.concurrent is not None and sweep.concurrent < 1:
+        raise RecipeError(f"--concurrent {sweep.concurrent}: no trial could run; set at least 1")
+    if sweep.retries < 0:
+        raise RecipeError(f"--retries {sweep.retries}: set at least 0")
     check(sweep.recipe)
     spaces.check(sweep.space, sweep.recipe)
     for path, domain in sweep.space.items():

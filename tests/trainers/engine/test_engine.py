@@ -122,8 +122,10 @@ def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch
 
 
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
-    _, result, _ = run(recipe.changed({**FROZEN, "evaluation.eval_steps": 1, "evaluation.patience": 2}))
+    changes = {**FROZEN, "evaluation.eval_steps": 1, "evaluation.patience": 2, "run.logging_steps": 5}
+    memory, result, _ = run(recipe.changed(changes))
     assert result["steps"] == 2 and result["best_step"] == 0
+    assert "train/text" in memory.values[2], "the steps after the last log are logged"
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:

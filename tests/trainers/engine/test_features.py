@@ -196,8 +196,24 @@ def test_each_data_set_needs_a_weight(short: Recipe) -> None:
     for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
         with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):
             check(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
-    with pytest.raises(RecipeError, match=r"streams\.text\.weights"):
-        check(short.changed({"streams.text.weights": (1, 3), "streams.text.first": 5}))
+    for conflict in ({"streams.text.first": 5}, {"streams.text.shuffle": False}):
+        with pytest.raises(RecipeError, match=r"streams\.text\.weights"):
+            check(short.changed({"streams.text.weights": (1, 3), **conflict}))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"streams.audio.weights": (1.0, 3.0), "streams.audio.shuffle": False}, r"streams\.audio\.weights=.*shuffle"),
+        ({"streams.image.scale": (0.0, 1.0)}, r"streams\.image\.scale=\(0\.0, 1\.0\)"),
+        ({"streams.image.scale": (0.9, 0.2)}, r"streams\.image\.scale"),
+        ({"streams.image.std": (0.2, 0.0, 0.2)}, r"streams\.image\.std"),
+        ({"method.text.hard_negative_log_weight": 1.0}, r"method\.text\.hard_negative_log_weight=1\.0 has no effect"),
+    ],
+)
+def test_settings_without_effect_or_sense_are_refused(recipe: Recipe, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
+        check_settings(recipe.changed(change))
 
 
 CALLBACK = """
@@ -303,6 +319,8 @@ def test_a_guide_is_a_model_with_the_tokenizer_of_the_encoder(short: Recipe, pla
             check(guided(guide))
     with pytest.raises(RecipeError, match="guide='frozen' has no effect without a margin"):
         short.replace("method.negatives", {"guide": "frozen"})
+    with pytest.raises(RecipeError, match="margin_strategy='relative' has no effect without a margin"):
+        short.replace("method.negatives", {"margin_strategy": "relative"})
 
 
 def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> None:

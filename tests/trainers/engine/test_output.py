@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from multicse.trainers.engine import launch
+from multicse.trainers.engine.checkpoint import CheckpointError
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
@@ -106,6 +107,11 @@ def test_the_same_command_resumes_a_run(
     assert [step for step, _ in losses(recipe, dead)] == [2, 4, 6]
     assert [file.read_text() for file in mine] == ["mine", "mine"]
 
+    moved = (tmp_path / "run").rename(tmp_path / "moved")  # its summary names files that exist
+    there = fit(broken.replace("run.output_dir", str(moved)))
+    assert there["export"] == str(moved / "export") and Path(there["checkpoint"]).is_dir()
+    moved.rename(tmp_path / "run")
+
     # A finished run is not repeated, and another recipe does not replace it by accident.
     written = (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns
     assert fit(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -128,6 +134,57 @@ def test_a_run_that_lost_its_disk_before_the_first_checkpoint_is_continued(
     shutil.rmtree(remote.run.output_dir)
     assert fit(remote)["mlflow_run_id"] == dead and runs(recipe) == {dead: "FINISHED"}
     assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
+
+
+def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the folder of the run is lost; the samples' digests are in the checkpoint."""
+    remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
+    dies(monkeypatch, remote, 5)
+    shutil.rmtree(remote.run.output_dir)
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"shards has changed .*run\.resume never"):
+        patch.setattr("multicse.data.shards.ShardSet.digest", "another")
+        fit(remote)
+    assert fit(remote)["steps"] == 6
+
+
+def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dies(monkeypatch, recipe, 5)
+    remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
+    with pytest.raises(
+        RecipeError, match=r"run\.storage has changed .* are in this folder, not in file://.*run\.resume never"
+    ):
+        fit(remote)
+    assert fit(recipe)["steps"] == 6
+
+
+def test_a_resumed_run_does_not_continue_the_mlflow_run_of_another_recipe(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = recipe.replace("run.storage", f"file://{tmp_path}/store").replace("run.logging_steps", 1)
+    dies(monkeypatch, first, 5)
+    (dead,) = runs(recipe)
+    shutil.rmtree(first.run.output_dir)
+    dies(monkeypatch, first.replace("optim.text.lr", 2e-3), 2)
+    (other,) = runs(recipe).keys() - {dead}
+    assert fit(first)["mlflow_run_id"] == dead
+    assert runs(recipe) == {dead: "FINISHED", other: "KILLED"}
+    assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
+
+
+def test_an_export_uses_the_paths_of_this_machine(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint is from a machine with the encoder in another place, which died before the export."""
+    before, after = (tmp_path / place / "parent" / "encoder" for place in ("there", "here"))
+    shutil.copytree(recipe.flat()["encoder.path"], before)
+    remote = recipe.changed({"run.storage": f"file://{tmp_path}/store", "encoder.path": str(before)})
+    with monkeypatch.context() as patch:
+        patch.setattr("multicse.trainers.engine.export.write_export", lambda *_, **__: (_ for _ in ()).throw(Died()))
+        with pytest.raises(Died):
+            fit(remote)
+    after.parent.mkdir(parents=True)
+    before.rename(after)
+    moved = remote.replace("encoder.path", str(after))
+    assert moved.identity() == remote.identity()
+    assert fit(moved)["steps"] == 6
 
 
 def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import sharded_layers
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe, RecipeError, SGDConfig
 from tests.small import in_processes
 from tests.trainers.engine.test_engine import interrupted, run
 
@@ -89,7 +89,12 @@ def test_losses_weights_and_resume_equal_unsharded_training(recipe: Recipe, tmp_
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [(("run.num_workers", 1), "run.num_workers=1"), (("run.ema", 0.9), "run.ema"), (("run.compile", True), "run.compile")],
+    [
+        (("run.num_workers", 1), "run.num_workers=1"),
+        (("run.ema", 0.9), "run.ema"),
+        (("run.compile", True), "run.compile"),
+        (("optim.text", SGDConfig(lr=0.1)), "SGD"),
+    ],
 )
 def test_unsupported_settings_are_refused(recipe: Recipe, change: tuple[str, Any], named: str) -> None:
     shared = recipe.replace("run.num_workers", 2).replace("run.sharded", True)

@@ -76,6 +76,18 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytes
             read()
 
 
+def test_a_checkpoint_is_written_beside_other_files_in_its_folder(tmp_path: Path) -> None:
+    """A user's file, or the files of a checkpoint whose manifest was lost, are in the folder of the step."""
+    folder = tmp_path / name_of(3)
+    folder.mkdir()
+    for name, text in {"thesis.txt": "mine", "weights": "of another run", "manifest.json": ""}.items():
+        (folder / name).write_text(text)
+    store = Store(str(tmp_path))
+    store.save(3, fill("step 3"), wait=True)
+    assert store.newest() == folder and (folder / "weights").read_text() == "step 3"
+    assert (folder / "thesis.txt").read_text() == "mine" and not list(tmp_path.glob("*.part"))
+
+
 def test_a_full_disk_is_logged_and_earlier_checkpoints_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     store.save(3, fill("step 3"), wait=True)

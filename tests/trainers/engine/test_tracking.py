@@ -92,6 +92,7 @@ def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeyp
     assert resolve_uri(None) == resolve_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
     assert resolve_uri("") == "http://host:5000"
+    assert resolve_uri("databricks") == "databricks"
 
 
 SECRETS = ["https://me:secret@host", "redis://me:secret@host", "postgresql://host/db?user=me&password=secret"]

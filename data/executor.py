@@ -111,6 +111,7 @@ class Executor:
             Windows(),
             override_num_blocks=len(tasks),
             num_cpus=limits.cpus,
+            concurrency=limits.readers,  # otherwise Ray Data asks an autoscaling cluster for more nodes
             ray_remote_args={
                 "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
             },

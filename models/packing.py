@@ -191,6 +191,9 @@ def _within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], option
     flash kernel supports half precision, the memory-efficient kernel every precision, and both support dropout. If torch
     supports neither for this GPU and head size, the batch is padded.
     """
+    if torch.is_autocast_enabled("cuda"):  # the kernels have no autocast rule, and a decoder's rotated queries are float32
+        query, key, value = (states.to(torch.get_autocast_dtype("cuda")) for states in row)
+        row = query, key, value
     p, causal, scale = options["dropout_p"], options["is_causal"], options["scale"]
     flash = getattr(torch.ops.aten, "_flash_attention_forward", None)
     efficient = getattr(torch.ops.aten, "_efficient_attention_forward", None)

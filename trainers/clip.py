@@ -109,10 +109,11 @@ class CLIPConfig(MethodConfig):
         sentences = next((name for name in ("captions", "nli_sentences") if name in self.weights), None)
         start: Any = recipe.encoder
         rates = (start.hidden_dropout, start.attention_dropout)
-        if sentences is not None and not has_dropout(encoder, *rates):
+        if sentences is not None and not (start.lora.dropout or has_dropout(encoder, *rates)):
             raise ValueError(
                 f"method.{sentences} compares two encodings of a text, which are identical without dropout; set "
-                f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
+                "encoder.hidden_dropout to 0.1, or encoder.lora.dropout with encoder.lora.rank, or "
+                f"method.{sentences} to 0"
             )
         self.negatives.check(recipe, "method.negatives")
         from multicse.models.dual_encoder import check_projection  # sentence-transformers would delay --help by seconds

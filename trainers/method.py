@@ -199,10 +199,19 @@ class Method(nn.Module):
         cut = [name for name in features if name in self.vectors]
         for size in self.matryoshka if cut else ():
             shorter = {name: {**features[name], **self._shorter(name, features[name], size)} for name in cut}
-            again = self.losses(shorter, {name: batches[name] for name in cut}).losses
+            again = self.truncated_losses(shorter, {name: batches[name] for name in cut})
             losses = {name: loss + again[name] if name in again else loss for name, loss in output.losses.items()}
             output = StepOutput(losses, {**output.metrics, **{f"{name}_{size}": loss for name, loss in again.items()}})
         return output
+
+    def truncated_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Return the losses of truncated embeddings. Override it if `losses` has some that do not use them.
+
+        Args:
+            features: As for `losses`, of the streams in `vectors` only, each (B, ...).
+            batches: Batches of the same streams.
+        """
+        return self.losses(features, batches).losses
 
     def _shorter(self, stream: str, features: dict[str, Tensor], size: int) -> dict[str, Tensor]:
         """Truncate a stream's embeddings and normalise them to unit length."""

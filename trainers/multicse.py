@@ -148,6 +148,10 @@ class MultiCSE(NonLingCSE):
             out["cyclic"] = self._cyclic({name: feature["views"][:, :2] for name, feature in features.items()})
         return StepOutput(out)
 
+    def truncated_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> dict[str, Tensor]:
+        """Return the losses of `NonLingCSE`: the others do not use the views (B, V, d) that `run.matryoshka` truncates."""
+        return super().losses(features, batches).losses
+
     def penalties(self) -> dict[str, Tensor]:
         """Return L_reg of self-guidance."""
         return {} if self.guide is None else self.guide.distance(self.sentence_encoder.model)

@@ -20,6 +20,7 @@ from multicse.models.fresh_bert import FreshEncoder, make_encoder
 from multicse.models.packing import first_true
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.text_fit import sentences
+from multicse.trainers.gather import gather, world_size
 from multicse.trainers.method import Method, MethodConfig, StepOutput
 from multicse.trainers.recipe import EncoderConfig, Recipe, RecipeError
 
@@ -124,10 +125,10 @@ class MaskedLM(Method):
         }
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        """Return the loss ``mlm``, the mean over selected tokens, and their accuracy in percent."""
-        sums = features["text"]
-        count = sums["chosen"].sum().clamp_min(1)
-        return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
+        """Return the loss ``mlm``, the mean over the selected tokens of all workers, and their accuracy in percent."""
+        sums = {name: values.sum() * world_size() for name, values in features["text"].items()}
+        count = gather(features["text"]["chosen"]).sum().clamp_min(1)
+        return StepOutput({"mlm": sums["loss"] / count}, {"masked_accuracy": 100 * sums["correct"] / count})
 
 
 def word_transform(width: int) -> nn.Sequential:

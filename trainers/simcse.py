@@ -46,6 +46,8 @@ class NegativesConfig(Settings):
     def _guide_needs_margin(self) -> Self:
         if self.guide is not None and self.margin is None:
             raise ValueError(f"guide={self.guide!r} has no effect without a margin; set margin, for example 0.1")
+        if self.margin_strategy != "absolute" and self.margin is None:
+            raise ValueError(f"margin_strategy={self.margin_strategy!r} has no effect without a margin; set margin")
         return self
 
     def check(self, recipe: RecipeParts, setting: str) -> None:
@@ -135,6 +137,16 @@ def _of_guide(error: Exception, setting: str = "negatives.guide") -> ValueError:
     return ValueError(f"{setting}: {str(error).removeprefix('encoder.path: ')}")
 
 
+def check_hard_negatives(config: SimCSEConfig, recipe: RecipeParts, stream: str, setting: str) -> None:
+    """Raise ValueError if `hard_negative_log_weight`, whose path is `setting`, has no effect on a stream without triples."""
+    texts: Any = recipe.streams[stream]
+    if config.hard_negative_log_weight and texts.n_texts < 3:
+        raise ValueError(
+            f"{setting}={config.hard_negative_log_weight} has no effect: streams.{stream}.columns={texts.columns} "
+            "contains no contradictions. Name three columns, or set it to 0"
+        )
+
+
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text update of all methods that extend it."""
 
@@ -163,6 +175,7 @@ class SimCSEConfig(MethodConfig):
         """Check the texts per sample, which `setting` (the path of `supervised`) determines, the guide and the dropout."""
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
+        check_hard_negatives(self, recipe, "text", setting.replace("supervised", "hard_negative_log_weight"))
         if encoder is None:
             return
         self.negatives.check(recipe, setting.replace("supervised", "negatives"))
@@ -254,6 +267,7 @@ class MixedSimCSEConfig(SimCSEConfig):
     def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
         """Check the numbers of texts per sample, and the guide."""
         check_texts(recipe, "nli", (2, 3), "method.name='simcse-mixed'", "a pair or a triple: sent0 sent1 hard_neg")
+        check_hard_negatives(self, recipe, "nli", "method.hard_negative_log_weight")
         check_texts(recipe, "text", (1,), "method.name='simcse-mixed'", "one column, txt")
         if encoder is not None:
             self.negatives.check(recipe, "method.negatives")

@@ -47,7 +47,8 @@ class AudioStream(LabelledStream):
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
-        """Check that no mel filter is empty and that the masks are not larger than the spectrogram."""
+        """Check also that no mel filter is empty and that the masks are not larger than the spectrogram."""
+        super().check_settings()
         try:
             preprocess.mel_filters(self.rate, self.bins)
         except ValueError as error:

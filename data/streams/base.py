@@ -156,11 +156,12 @@ class StreamConfig(BaseModel):
         """Check the settings against the shards. Raises ValueErrors as `check_settings`."""
         ends = list(accumulate(shards.parts, initial=0))
         for (begin, end), weight in zip(pairwise(ends), self.weights, strict=True):
-            share, there_are = weight / sum(self.weights) * self.batch_size, sum(shards.counts[begin:end])
-            if share > there_are:
+            size, there_are = max(self.batch_size, self.window), sum(shards.counts[begin:end])
+            share = weight / sum(self.weights) * size
+            if share > there_are:  # a window is shuffled, so its batches could contain a sample twice, with equal views
                 raise DataError(
-                    f"weights={self.weights}: a batch would contain {share:.0f} samples of a set of {there_are}, some of "
-                    "them twice; lower the weight of the set, or batch_size"
+                    f"weights={self.weights}: {size} samples, which are shuffled together, would contain {share:.0f} of a "
+                    f"set of {there_are}, some of them twice; lower the weight of the set, window or batch_size"
                 )
         there = set(shards.fields)  # empty if the manifest of another tool does not list the fields
         for setting, fields in self.needs():

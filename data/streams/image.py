@@ -54,6 +54,14 @@ class ImageStream(LabelledStream):
         """Require an image field, and the class if it is read."""
         return [("kind", decode.IMAGES), *super().needs()]
 
+    def check_settings(self) -> None:
+        """Check also the areas of crops and the standard deviations."""
+        super().check_settings()
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale={self.scale}: set the smallest and the largest area, above 0 and at most 1")
+        if min(self.std) <= 0:
+            raise ValueError(f"std={self.std}: pixels are divided by it; set values above 0")
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the geometric views ``image``, uint8 (V, 3, size, size), and the class."""
         image = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)

@@ -199,7 +199,8 @@ class AudioTextStream(CaptionedStream):
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
-        """Check with a silent clip that no filter is empty and that a clip is long enough for a frame."""
+        """Check also, with a silent clip, that no filter is empty and that a clip is long enough for a frame."""
+        super().check_settings()
         import torch
 
         try:

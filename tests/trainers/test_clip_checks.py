@@ -105,9 +105,10 @@ def bert(hidden: float, attention: float) -> BertConfig:
     return BertConfig(**LAYERS, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
 
 
-DROPOUTS: dict[str, tuple[PretrainedConfig, dict[str, float], bool]] = {
+DROPOUTS: dict[str, tuple[PretrainedConfig, dict[str, Any], bool]] = {
     "clip": (clip_config(), {}, False),
     "clip, its own attention": (clip_config(attention_dropout=0.1), {}, True),
+    "clip, adapters": (clip_config(), {"lora": {"rank": 2, "dropout": 0.1}}, True),
     "bert": (bert(0.1, 0.1), {}, True),
     "distilbert": (DistilBertConfig(dim=16, n_layers=1, n_heads=2, dropout=0.1, attention_dropout=0.0), {}, True),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from multicse.data.streams.base import Batch
@@ -55,6 +56,19 @@ def test_parts_extend_simcse_and_nonlingcse() -> None:
         **{"image": 0.05, "audio": 0.01, "cyclic": 3.0, "guidance": 0.5, "grouped": 0.2},
         "regularisation": 0.5 * 0.1,
     }
+
+
+def test_matryoshka_adds_losses_of_the_text_only() -> None:
+    """Guidance, groups and consistency do not use the truncated views, so they are not added again for every size."""
+    method = made(image=IMAGE, audio=AUDIO, guidance=0.5, grouped=0.2, cyclic=3.0)
+    plain = out(method)
+    method.matryoshka, method.vectors = (4, 8), method.config.vectors()
+    nested = out(method)
+    z = method.encode("text", BATCHES["text"])["views"]
+    cut = [F.normalize(z[..., :size], dim=-1) for size in (4, 8)]
+    shorter = [losses.simcse(views[:, 0], views[:, 1]) for views in cut]
+    assert nested.keys() == plain.keys() and all(nested[name] == plain[name] for name in plain.keys() - {"text"})
+    torch.testing.assert_close(nested["text"], plain["text"] + sum(shorter))
 
 
 def test_guidance_is_sg_opt() -> None:

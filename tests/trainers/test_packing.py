@@ -130,6 +130,22 @@ def test_attention_is_equal_on_other_devices(
     torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance)
 
 
+def test_rotated_queries_are_cast_for_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast, a decoder's rotation returns queries and keys in float32, and its values are in half precision."""
+    packed, seen = Packing(text(7, length=9)["attention_mask"][:, 0]), list[Any]()
+
+    def can_use(rules: Any) -> bool:
+        seen.append(rules)
+        return False
+
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
+    monkeypatch.setattr(torch.backends.cuda, "can_use_flash_attention", can_use)
+    query, key, value = (states.detach().float() for states in row_of(packed))
+    _within_offsets(packed, (query, key, value.bfloat16()), {"dropout_p": 0.0, "scale": None, "is_causal": True})
+    assert [(rules.query.dtype, rules.key.dtype, rules.value.dtype) for rules in seen] == [(torch.bfloat16,) * 3]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [8, 20, 64])

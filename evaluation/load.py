@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from multicse import load_plugins
 from multicse.data.errors import did_you_mean
+from multicse.data.shard_urls import table_kind
 from multicse.data.word_vectors import is_word_vectors
 from multicse.evaluation.task import Encoder, EvaluationError, Task
 from multicse.evaluation.tasks.paired_items import Samples
@@ -97,10 +98,12 @@ def _of_hub(name: str) -> Path:
 
 
 def fit_sentences(place: str | Path) -> list[str]:
-    """Read sentences to fit on: the lines of a file, or the texts (field txt) of shards."""
-    if _path(str(place)).is_file():
+    """Read sentences to fit on: the lines of a text file, or the texts or captions of a table or of shards."""
+    if _path(str(place)).is_file() and table_kind(str(place)) in (None, "txt"):
         return read_captions(place)
-    return [sample.item for chunk in Samples("+whitening", place).chunks() for sample in chunk]
+    samples = Samples("+whitening", place)
+    found = (sample for chunk in samples.chunks() for sample in chunk)
+    return [text for sample in found for text in ([sample.item] if samples.modality == "text" else sample.captions())]
 
 
 def load_model(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+EXAMPLES = "task:"
+"""Prefix of tasks in the .npz file: a task may have the name of a parameter of numpy, such as ``file``."""
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 
 
@@ -91,6 +93,12 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
                 raise EvaluationError(f"{other} and {label} cannot be compared: {task} was measured with different {what}")
 
 
+def local(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Return a report without scores, for `check_comparable`: the hashes of the data of these tasks."""
+    hashes = {task.name: digest for task in tasks if (digest := getattr(task, "hash", None)) is not None}
+    return {"results": {name: {} for name in hashes}, "provenance": {"data_sha256": hashes}}
+
+
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
     """Read the results of these tasks from a report of one model, and the examples from the .npz file next to it."""
     names = [task.name for task in tasks]
@@ -106,8 +114,20 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
     examples: dict[str, np.ndarray] = {}
     if (arrays := file.with_suffix(".npz")).is_file():
         with np.load(arrays, allow_pickle=False) as saved:
-            examples = {name: saved[name] for name in saved.files if name in names}
+            found = {name.removeprefix(EXAMPLES): name for name in saved.files}
+            examples = {name: saved[found[name]] for name in names if name in found}
     return Measured(report, examples)
+
+
+def write_examples(file: Path, examples: Mapping[str, np.ndarray]) -> None:
+    """Write the examples of a report to the .npz file next to it.
+
+    Args:
+        file: File of the report.
+        examples: Array (N, ...) of every task.
+    """
+    arrays: Any = {f"{EXAMPLES}{name}": array for name, array in examples.items()}
+    np.savez_compressed(file.with_suffix(".npz"), **arrays)
 
 
 def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[tuple[str, Figure]]:

@@ -10,7 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from multicse.data.errors import DataError, did_you_mean
 from multicse.data.offline import OFFLINE
@@ -169,7 +171,7 @@ def evaluate(
     Examples:
         >>> multicse.evaluate(result.export, ["lee"]).keys()
         dict_keys(['lee'])
-        >>> whitened = multicse.evaluate(f"{result.export}+whitening", ["lee", "lee-geometry"])
+        >>> whitened = multicse.evaluate(f"{result.export}+whitening8", ["lee", "lee-geometry"])
         >>> sorted(whitened["lee-geometry"])[:2]
         ['alignment', 'dimension_std']
     """
@@ -208,7 +210,7 @@ def pack(
     Args:
         kind: ``text`` for files with one sentence per line, ``table`` for columns of a table, ``images`` or ``audio`` for a
             folder of class folders or a table that names files.
-        source: File, folder, pattern or URL; several files for ``text``.
+        source: Folder, or file or URL of a table; for ``text`` one or several files.
         out: Folder of the shards.
         licence: Licence of the data, for the model cards of models trained on it.
         overwrite: Replace existing shards in the folder.
@@ -237,5 +239,12 @@ def pack(
     several = [source] if isinstance(source, (str, Path)) else source
     given = tuple(map(Path, several)) if kind == "text" else str(source)
     common = {place: given, "out": Path(out), "licence": licence, "overwrite": overwrite, "workers": workers}
+    hints = get_type_hints(kinds[kind])
+    for name, value in options.items():
+        one_text = isinstance(value, str) and get_origin(hints[name]) is tuple
+        try:
+            options[name] = TypeAdapter(hints[name]).validate_python((value,) if one_text else value)
+        except ValidationError as error:
+            raise DataError(f"{name}={value!r}: {error.errors()[0]['msg']}") from None
     manifest: Manifest = kinds[kind](**common, **options).run()
     return manifest

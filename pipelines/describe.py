@@ -201,7 +201,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if shards differ from their dataset.json."""
     arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
-    if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
+    if recipe := re.fullmatch(r"([\w./-]+\.py|[a-z_][\w-]*):([\w-]+)", arguments.what):
         if arguments.verify or arguments.samples != Arguments.samples:
             raise DataError(f"{arguments.what} is a recipe; --samples and --verify are for shards, leave them out")
         print(describe_recipe(recipe[1], recipe[2], rest))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import shlex
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -152,7 +154,7 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
         # Embeddings are dropped before the next model is evaluated.
         runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
     reports = {label: [measured.report for measured in several] for label, several in runs.items()}
-    report.check_comparable(reports)
+    report.check_comparable({**reports, "--data": [report.local(tasks)]})
     rows = [
         tables.Row(label, [r["results"] for r in reports[label]], several[0].examples if len(several) == 1 else {})
         for label, several in runs.items()
@@ -164,8 +166,10 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
         content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
     table = tables.comparison(rows, arguments.metric, marks, arguments.style)
-    first = {_file_name(label): _flat(several[0]["results"]) for label, several in reports.items()}
-    metrics = {f"{label}/{key}": value for label, values in first.items() for key, value in values.items()}
+    metrics: dict[str, float] = {}
+    for label, several in reports.items():
+        values = [_flat(one["results"]) for one in several]
+        metrics |= {f"{_file_name(label)}/{key}": statistics.mean(v[key] for v in values) for key in values[0]}
     return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(reports, tasks)})
 
 
@@ -191,7 +195,8 @@ def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
         if entries.count(entry) > 1:
             raise ValueError(f"--compare contains {entry!r} twice; give other runs of the model with the same LABEL=")
         label, equals, spec = entry.partition("=")
-        yield (label, spec) if equals and label and spec and not Path(entry).exists() else (entry, entry)
+        place = re.split("[@+]", entry)[0]
+        yield (label, spec) if equals and label and spec and not Path(place).exists() else (entry, entry)
 
 
 def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -267,8 +272,9 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if outcome.measured is not None and outcome.measured.examples:
-            arrays = outcome.measured.examples  # for paired tests of --compare
-            np.savez_compressed(arguments.json.with_suffix(".npz"), **arrays)  # type: ignore[arg-type]  # numpy's own flags
+            report.write_examples(arguments.json, outcome.measured.examples)  # for paired tests of --compare
+        else:
+            arguments.json.with_suffix(".npz").unlink(missing_ok=True)  # of an earlier report
         print(f"written to {arguments.json}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():

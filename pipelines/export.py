@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +21,19 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors
 from multicse.pipelines import RULES
-from multicse.trainers.recipe import ExportConfig, Recipe
+from multicse.trainers.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Additions:
+    """Settings of an export; None means the setting of the run."""
+
+    whiten: bool | None = None
+    """Append a PCA whitening layer (Su et al. 2021) to the exported model, or remove the run's."""
+    dimensions: int | None = None
+    """Number of leading principal components that the whitening keeps."""
+    int8_ranges: bool | None = None
+    """Save int8_ranges.npy, the ranges for `quantize_embeddings(vectors, "int8", ranges)` of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,8 @@ class Arguments:
     """Also write OUT/onnx/model.onnx, for SentenceTransformer(OUT, backend="onnx")."""
     int8: bool = False
     """Also write OUT/onnx/model_int8.onnx with 8-bit weights, which is a quarter of the size and faster on a CPU."""
-    export: ExportConfig = field(default_factory=ExportConfig)
-    """Post-processing that is fitted on the training text; its shards must still exist. Default: the settings of the run."""
+    export: Additions = Additions()
+    """Post-processing that is fitted on the training text; its shards must still exist."""
     push_to_hub: str | None = None
     """Upload OUT to this repository of the Hugging Face Hub, USER/NAME. A new repository is private. The token is taken from
     `hf auth login` or HF_TOKEN."""
@@ -70,9 +82,12 @@ def export(arguments: Arguments) -> Path:
     _check_target(out, arguments.overwrite)
     encoder, checkpoint = load_method(arguments.checkpoint).sentence_encoder, latest_checkpoint(arguments.checkpoint)
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text()).replace("run.push_to_hub", name)
-    given = arguments.export.model_dump()
-    fit = fit_of(recipe, (recipe if arguments.export == ExportConfig() else recipe.replace("export", given)).export)
-    card = partial(_card_of, checkpoint, recipe)
+    given = {name: value for name, value in vars(arguments.export).items() if value is not None}
+    if given.get("whiten") is False:
+        given["dimensions"] = None
+    used = recipe.replace("export", {**recipe.export.model_dump(), **given})
+    fit = fit_of(used, used.export)
+    card = partial(_card_of, checkpoint, recipe, used)
     names = write_export(encoder, out, card, arguments.onnx, arguments.int8, fit)
     if name is not None:
         print(f"uploaded to {push(out, name, names)}")
@@ -92,8 +107,11 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def _card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
-    """Return the model card, with scores after training if the run's summary is in a parent folder of the checkpoint."""
+def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> str:
+    """Return the model card of `used`, the recipe with the settings of this export.
+
+    It contains scores after training if the run's summary is in a parent folder of the checkpoint.
+    """
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
     from multicse.trainers.engine.checks import describe_shards_of
@@ -110,7 +128,7 @@ def _card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards were moved or deleted after the run
         data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
-    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
+    return model_card(json.loads(used.to_json()), data, numbers, library_versions(), text)
 
 
 @cli_errors

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,7 +68,7 @@ def mine(arguments: Arguments) -> int:
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise ValueError(f"mine_negatives needs the package datasets ({error}): pip install 'multicse[hub]'") from None
+        raise ValueError(f"mine_negatives needs the package datasets ({error}): pip install datasets") from None
     stream = TextStream(shards=arguments.pairs, columns=arguments.columns)
     shards = stream.open()
     stream.check(shards)
@@ -77,25 +79,29 @@ def mine(arguments: Arguments) -> int:
         if not rows:
             raise ValueError(f"--pairs {arguments.pairs}: none of the {len(bad)} pairs can be read; {first}")
         log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
-    mined: Any = mine_hard_negatives(
-        Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
-        load_encoder(arguments.model).model,
-        num_negatives=arguments.negatives,
-        relative_margin=arguments.margin,
-        range_max=DEPTH,
-        verbose=False,
-    )
-    triples = (dict(zip(COLUMNS, row.values(), strict=True)) for row in mined)
-    drafts = (UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
+
+    def triples() -> Iterator[UnpackedSample]:  # begins after `pack` has checked the output
+        mined: Any = mine_hard_negatives(
+            Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
+            load_encoder(arguments.model).model,
+            num_negatives=arguments.negatives,
+            relative_margin=arguments.margin,
+            range_max=DEPTH,
+            verbose=False,
+        )
+        for row in mined:
+            triple = dict(zip(COLUMNS, row.values(), strict=True))
+            yield UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()})
+
     output = Output(
         arguments.out,
-        f"{shards.name or 'pairs'}-mined",
+        f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', shards.name).strip('-.') or 'pairs'}-mined",
         licence=shards.licence,
         language=shards.languages[0] if len(shards.languages) == 1 else "",
         source=f"{shards.source}; negatives mined with {Path(arguments.model).name}",
         overwrite=arguments.overwrite,
     )
-    return int(pack(drafts, output).record["nsamples"])
+    return int(pack(triples(), output).record["nsamples"])
 
 
 @cli_errors

@@ -73,7 +73,6 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
     announce(folder)
-    recipe = prepare(recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     when = ("before", *(["baseline"] if all(summary.get("baseline") for summary in summaries) else []), "after")
     values = {name: _values([summary[name] for summary in summaries]) for name in when}
@@ -92,7 +91,7 @@ def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
         output: Folder of the run.
     """
     print(f"seed {seed}: {output}")
-    return fit(recipe.replace("run.seed", seed).replace("run.output_dir", str(output)))
+    return fit(prepare(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:

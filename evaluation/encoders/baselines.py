@@ -174,6 +174,11 @@ class Whitened(PostProcessed):
             )
         if dimensions is None and rank < width:
             logger.info("whitening keeps %d of %d dimensions; the other dimensions have no variance", rank, width)
-        kept = dimensions or rank
+        kept, count = dimensions or rank, len(self.encoded.vectors)
+        if kept >= count - 1:
+            raise EvaluationError(
+                f"{self.label}: after whitening in {kept} dimensions, {count:,} sentences have equal distances to each "
+                f"other; fit on more sentences (--fit FILE), or keep fewer dimensions: +whitening{max(1, count // 5)}"
+            )
         self.fitted_on["dimensions"] = kept
         self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])

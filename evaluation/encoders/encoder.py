@@ -23,7 +23,7 @@ from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import WEIGHTS, load_saved, read_json, route_of
-from multicse.models.pooling import MODES
+from multicse.models.pooling import MODES, without_prompt
 from multicse.models.pretrained import EVALUATED
 from multicse.models.text_folders import default_pooling, positions_of
 
@@ -241,12 +241,15 @@ class FolderEncoder(ModuleEncoder):
     ) -> None:
         prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
         width = model.truncate_dim
+        whole = all(getattr(module, "include_prompt", True) for module in model)
 
         def forward(features: Features) -> Tensor:
             if pool is not None and head is not None:
                 return pool(*_attended_states(model, features, *head))
             if pool is not None:
-                return pool(_hidden_states(model, features), features["attention_mask"])
+                mask = features["attention_mask"]
+                prompted = 0 if whole else int(features.get("prompt_length") or 0)
+                return pool(_hidden_states(model, features), without_prompt(mask, prompted))
             return model(features)["sentence_embedding"][:, :width]
 
         def tokenize(texts: list[str]) -> Features:
@@ -348,6 +351,8 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
         place, old = next(((i, m) for i, m in enumerate(model) if hasattr(m, "pooling_mode")), (0, None))
         if old is None or old.pooling_output_dimension != old.embedding_dimension:
             raise EvaluationError(f"{folder} has no single pooling that {pooling!r} could replace; remove --pooling")
+        if any(type(module).__name__ == "WeightedLayerPooling" for module in model):
+            raise EvaluationError(f"{folder} averages layers before its pooling; choose @layer<K>-{pooling}, or no pooling")
         model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
     return model
 

@@ -22,6 +22,7 @@ from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
 from multicse.evaluation.task import EvaluationError
 from multicse.reproduction.encoders.flow import Flowed
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
+from tests.small import png, write_tar
 
 rng = random.Random(0)
 ITEMS = [sentence(rng) for _ in range(60)]
@@ -64,6 +65,37 @@ def test_each_model_names_what_it_is_fitted_on(bert: Path, tmp_path: Path) -> No
         model = load_model(f"{bert}@last2+flow:{place}", device="cpu", fit=ITEMS[30:], seed=3)
         np.testing.assert_allclose(model.encode(ITEMS[:9]), Flowed(plain, sentences, seed=3).encode(ITEMS[:9]), atol=1e-5)
         assert model.protocol["fitted_on"]["source"] == place
+
+
+def test_texts_to_fit_on_come_from_tables_and_captions(tmp_path: Path) -> None:
+    rows = "".join(json.dumps({"txt": text}) + "\n" for text in ITEMS[:5])
+    (tmp_path / "nli.jsonl").write_text(rows)
+    assert fit_sentences(tmp_path / "nli.jsonl") == ITEMS[:5]
+    write_tar(tmp_path / "photos" / "a-000.tar", [("0.png", png(np.zeros((8, 8, 3), np.uint8))), ("0.txt", b"a red car")])
+    assert fit_sentences(tmp_path / "photos") == ["a red car"]
+
+
+def test_layers_are_pooled_without_the_prompt(bert: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model: Any = SentenceTransformer(str(bert), device="cpu")
+    model.prompts, model.default_prompt_name = {"query": "the red dog: "}, "query"
+    model[1].include_prompt = False
+    for spec in ("last2", "mean"):
+        folder = bert.parent / "prompted" / spec
+        model.save(str(folder))
+        encoder: Any = load_encoder(folder, spec, "cpu")
+        encoded = encoder.tokenize(ITEMS[:3])
+        hidden = (
+            model[0]
+            .auto_model(**{name: encoded[name] for name in ("input_ids", "attention_mask")}, output_hidden_states=True)
+            .hidden_states
+        )
+        states = (hidden[-1] + hidden[-2]) / 2 if spec == "last2" else hidden[-1]
+        mask = encoded["attention_mask"].clone()
+        mask[:, : int(encoded["prompt_length"])] = 0
+        want = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        np.testing.assert_allclose(encoder.encode(ITEMS[:3]), want.detach().numpy(), atol=1e-5, err_msg=spec)
 
 
 def test_protocol_says_what_was_done(bert: Path) -> None:

@@ -51,6 +51,20 @@ def test_names_that_do_not_exist() -> None:
         multicse.fit  # noqa: B018
 
 
+def test_options_of_pack_are_checked(tmp_path: Path) -> None:
+    table, photos = tmp_path / "t.csv", tmp_path / "photos.csv"
+    table.write_text("body,language\nA text.,en\nEin Text.,de\n")
+    packed = multicse.pack("table", table, tmp_path / "one", columns="body", where="language=en")
+    assert packed.record["nsamples"] == 1
+    for option, value in {"format": "Parquet", "where": 3}.items():
+        options: dict[str, Any] = {"columns": ("body",), option: value}
+        with pytest.raises(DataError, match=f"{option}={value!r}: Input should be"):
+            multicse.pack("table", table, tmp_path / "two", **options)
+    photos.write_text("file\na.png\n")
+    with pytest.raises(DataError, match=r"a\.png"):  # root may be a text
+        multicse.pack("images", photos, tmp_path / "three", root=str(tmp_path), file_column="file")
+
+
 def check(name: str, names: dict[str, Any]) -> None:
     """Run the example in a function's docstring."""
     function = getattr(multicse, name)

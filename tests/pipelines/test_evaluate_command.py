@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import is_development, make_tasks
+from multicse.evaluation.report import read_report, write_examples
 from multicse.evaluation.statistics import holm, paired_bootstrap
 from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.sts import PairTask
@@ -125,6 +128,15 @@ def test_reports_are_compared_like_models(
     assert "no p values: a test needs" in capsys.readouterr().out
 
 
+def test_a_task_may_have_the_name_of_a_parameter_of_numpy(tmp_path: Path) -> None:
+    """``--tasks pairs:file.tsv``: `numpy.savez` has a parameter ``file``."""
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"results": {"file": {}}}))
+    write_examples(report, {"file": np.arange(3.0)})
+    task: Any = SimpleNamespace(name="file")
+    assert read_report(report, [task]).examples["file"].tolist() == [0, 1, 2]
+
+
 def test_scores_of_different_data_are_not_compared(
     data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +148,9 @@ def test_scores_of_different_data_are_not_compared(
     assert "stsb-test was measured with different data" in capsys.readouterr().err
     assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-train"]) == 2
     assert "contains none of the tasks stsb-train" in capsys.readouterr().err
+    write_raw(data / "STSB.test.raw.tsv", rated(20, seed=5))  # the ratings of a paired test are from this data
+    assert main(["--compare", entries[0], f"b={single}", "--data", str(data), "--tasks", "stsb-test"]) == 2
+    assert "--data cannot be compared: stsb-test was measured with different data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     from multicse.trainers.engine.checkpoint import load_method
 
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
-    settings = ["--export.whiten", "--export.dimensions", "5", "--export.int8_ranges"]
+    settings = ["--export.whiten", "True", "--export.dimensions", "5", "--export.int8_ranges", "True"]
     assert verb.main([str(checkpoint), str(out), *settings]) == 0
     stream = recipe.streams["text"]
     shards = stream.open()
@@ -174,7 +175,22 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     assert np.asarray(quantize_embeddings(vectors, "int8", ranges)).min() == -128
     card = (out / "README.md").read_text()
     assert f"{len(texts)} sentences of the training text" in card and "| whitened |" in card and "int8_ranges.npy" in card
-    assert "(whitening): Dense(" in card
+    assert "(whitening): Dense(" in card and '"whiten": true' in card
+
+
+def test_options_change_single_settings_of_the_runs_export(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = recipe.replace("export", {"whiten": True, "dimensions": 5})
+    checkpoint, found = write_checkpoint(run, tmp_path / "checkpoint"), list[Any]()
+    monkeypatch.setattr("multicse.trainers.engine.export.fit_of", lambda _, settings: found.append(settings))
+    for name, options in {"a": [], "b": ["--export.int8_ranges", "True"], "c": ["--export.whiten", "False"]}.items():
+        assert verb.main([str(checkpoint), str(tmp_path / name), *options]) == 0
+    assert [(one.whiten, one.dimensions, one.int8_ranges) for one in found] == [
+        (True, 5, False),
+        (True, 5, True),
+        (False, None, False),
+    ]
 
 
 def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:

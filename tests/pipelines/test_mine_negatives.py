@@ -17,7 +17,7 @@ from tests.small import WORDS
 
 
 def test_mined_triples_equal_a_loop_over_all_cosines(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -48,4 +48,11 @@ def test_mined_triples_equal_a_loop_over_all_cosines(
         and (shards.licence, shards.languages) == ("CC0-1.0", ("sw",))
         and f"{len(want)} triples" in capsys.readouterr().out
     )
-    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2  # existing shards are kept
+    with monkeypatch.context() as patch:  # existing shards are kept, and this is found before the pairs are mined
+        patch.setattr("sentence_transformers.util.mine_hard_negatives", pytest.fail)
+        assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2
+
+    pack(drafts[:4], Output(tmp_path / "more", "more"))
+    joined = [*arguments[:3], f"{tmp_path}/pairs::{tmp_path}/more", *arguments[4:]]
+    assert main([*joined, "--out", str(tmp_path / "both")]) == 0
+    assert ShardSet.open(str(tmp_path / "both")).name == "pairs-train-more-train-mined-train"

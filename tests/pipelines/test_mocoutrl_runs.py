@@ -102,6 +102,19 @@ def test_a_missing_wordnet_is_found_before_the_run(
         check(recipe)
 
 
+def test_a_folder_with_a_lexicon_gets_an_absolute_path(
+    triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials of a sweep and reading tasks run in other folders."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("wordnet/dict", "small"):
+        Path(folder).mkdir(parents=True)
+    recipe = triplets.replace("streams.text.lexicon", "wordnet/dict")
+    found = resolve(recipe)
+    assert found.flat()["streams.text.lexicon"] == str(tmp_path / "wordnet/dict") and found.identity() == recipe.identity()
+    assert resolve(triplets.replace("streams.text.lexicon", "small")).flat()["streams.text.lexicon"] == "small"
+
+
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
     """A moved run finds its vectors; a checkpoint with vectors of another run or without vectors is refused."""
     prepare(words)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from multicse.data.streams.base import Batch
@@ -54,6 +55,18 @@ def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> N
     assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
     shutil.rmtree(tmp_path / "starts")
     assert prepare(recipe) == first, "the initial encoder does not depend on folder or time"
+
+
+def test_the_loss_is_the_mean_over_the_tokens_of_all_workers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = prepare(recipe)
+    method: Any = started.method.build(started.encoder.load(()))
+    sums = {"loss": torch.tensor([6.0, 2.0]), "correct": torch.tensor([1.0, 0.0]), "chosen": torch.tensor([2.0, 2.0])}
+    other = {"loss": torch.tensor([3.0]), "correct": torch.tensor([1.0]), "chosen": torch.tensor([1.0])}
+    monkeypatch.setattr("multicse.trainers.pretrain.world_size", lambda: 2)
+    monkeypatch.setattr("multicse.trainers.pretrain.gather", lambda _: torch.tensor([2.0, 2.0, 1.0]))
+    outputs = [method.losses({"text": features}, {}) for features in (sums, other)]
+    assert sum(output.losses["mlm"] for output in outputs).item() / 2 == pytest.approx(11 / 5)
+    assert sum(output.metrics["masked_accuracy"] for output in outputs).item() / 2 == pytest.approx(100 * 2 / 5)
 
 
 def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:

@@ -149,13 +149,29 @@ def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
 
 
 def test_whitening_removes_axes_without_variance(caplog: pytest.LogCaptureFixture) -> None:
-    few = texts(10)
+    class Flat(Bag):
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            vectors = super().encode(items, modality)
+            vectors[:, 9:] = vectors[:, :7]
+            return vectors
+
+    some = texts(60)
     with caplog.at_level(logging.INFO, logger="multicse.evaluation"):
-        encoder = Whitened(Bag(), few)
+        encoder = Whitened(Flat(), some)
     assert "keeps 9 of 16 dimensions" in caplog.text
-    np.testing.assert_allclose(np.cov(encoder.encode(few), rowvar=False), np.eye(9), atol=1e-5)
+    np.testing.assert_allclose(np.cov(encoder.encode(list(dict.fromkeys(some))), rowvar=False), np.eye(9), atol=1e-5)
     with pytest.raises(EvaluationError, match="9 of 16"):
-        Whitened(Bag(), few, 10)
+        Whitened(Flat(), some, 10)
+
+
+def test_whitening_that_makes_all_sentences_equally_similar_is_refused() -> None:
+    """N sentences in N - 1 dimensions: every cosine is -1 / (N - 1), and scores would be rounding errors."""
+    few = texts(10)
+    for dimensions in (None, 9):
+        with pytest.raises(EvaluationError, match=r"10 sentences have equal distances .*--fit FILE.*\+whitening2"):
+            Whitened(Bag(), few, dimensions)
+    cosine = cosines(Whitened(Bag(), few, 8).encode(few))
+    assert np.ptp(cosine[~np.eye(10, dtype=bool)]) > 0.01
 
 
 @pytest.mark.parametrize("how", ["centring", "standardise", "all-but-the-top"])

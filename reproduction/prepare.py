@@ -6,6 +6,7 @@ Without a name, the available datasets are listed.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ class Prepare:
         missing: dict[str, None] = {}  # distinct, in order
         for result in source.results:
             place = out / result.path
-            # A file, or a folder with the manifest or configuration that is written last.
+            # A file, a folder with the manifest, which is written last, or a model.
             made = place.is_file() or (place / MANIFEST).is_file() or (place / "config.json").is_file()
             root = place if result.read is None else folder
             lacking = [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
@@ -85,6 +86,8 @@ class Prepare:
 def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool) -> str:
     """Pack or write one result of a download, and return a summary in one or two lines."""
     place, name = out / result.path, Path(result.path).name
+    partial = place.with_name(f"{name}.partial")
+    place.parent.mkdir(parents=True, exist_ok=True)
     found = result.content(folder)
     if isinstance(found, Content):
         output = Output(
@@ -99,10 +102,11 @@ def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bo
         )
         return report(pack(found.drafts, output, found.files, found.classes))
     if hasattr(found, "save_pretrained"):
-        found.save_pretrained(place)
+        shutil.rmtree(partial, ignore_errors=True)
+        found.save_pretrained(partial)
+        shutil.rmtree(place, ignore_errors=True)
+        partial.rename(place)
         return f"{place}: a model"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    partial = place.with_name(f"{name}.partial")
     with partial.open("w", encoding="utf-8", newline="\n") as file:
         count = sum(bool(file.write(f"{line}\n")) for line in found)
     os.replace(partial, place)

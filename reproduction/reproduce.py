@@ -120,6 +120,8 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+    if arguments.seeds and len(set(arguments.seeds)) < len(arguments.seeds):
+        raise RecipeError(f"--seeds {' '.join(map(str, arguments.seeds))}: give each seed once")
     seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
     if arguments.dry_run:
         trained, untrained = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))

@@ -15,8 +15,10 @@ import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO
 
@@ -110,16 +112,20 @@ def fetch(download: Download, folder: Path, server: str | None) -> None:
     half.mkdir(parents=True, exist_ok=True)
     if download.archive:
         place = f"{server or ARCHIVES}/{download.repository}/tar.gz/{download.commit}"
-        with _opened(place) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
-            for member in archive:
-                path = member.name.partition("/")[2]
-                if member.isreg() and any(fnmatch.fnmatch(path, pattern) for pattern in download.files):
-                    _save(archive.extractfile(member), half / path)
+        try:
+            with _opened(place) as stream, tarfile.open(fileobj=stream, mode="r|gz") as archive:
+                for member in archive:
+                    path = member.name.partition("/")[2]
+                    wanted = any(fnmatch.fnmatch(path, pattern) for pattern in download.files)
+                    if member.isreg() and wanted and ".." not in Path(path).parts:
+                        _save(archive.extractfile(member), half / path)
+        except (tarfile.TarError, EOFError, zlib.error, HTTPException, OSError) as error:
+            raise DataError(f"{place}: the download was interrupted ({error}); run the command again") from error
     else:
         base = f"{server or RAW}/{download.repository}/{download.commit}"
         missing = [path for path in download.paths() if not (half / path).is_file()]
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda path: _save(_opened(f"{base}/{urllib.parse.quote(path)}"), half / path), missing))
+            list(pool.map(lambda path: _save_url(f"{base}/{urllib.parse.quote(path)}", half / path), missing))
     if (found := digest(half)) != download.digest:
         shutil.rmtree(half)
         raise DataError(
@@ -129,21 +135,34 @@ def fetch(download: Download, folder: Path, server: str | None) -> None:
     half.rename(folder)
 
 
-def _opened(url: str) -> IO[bytes]:
+def _opened(url: str) -> HTTPResponse:
     try:
-        stream: IO[bytes] = urllib.request.urlopen(url, timeout=TIMEOUT)
+        stream: HTTPResponse = urllib.request.urlopen(url, timeout=TIMEOUT)
     except (urllib.error.URLError, TimeoutError) as error:
         raise DataError(f"{url} cannot be downloaded ({error}); run the command again to continue") from error
     return stream
 
 
-def _save(stream: IO[bytes] | None, place: Path) -> None:
+def _save_url(url: str, place: Path) -> None:
+    """Download a file, which is created only when it is complete."""
+    stream = _opened(url)
+    try:
+        _save(stream, place, stream.headers["Content-Length"])
+    except (HTTPException, OSError) as error:
+        raise DataError(f"{url}: the download was interrupted ({error}); run the command again to continue") from error
+
+
+def _save(stream: IO[bytes] | None, place: Path, size: str | None = None) -> None:
     """Write a file, which is created only when it is complete."""
     assert stream is not None
     place.parent.mkdir(parents=True, exist_ok=True)
     half = place.with_name(f"{place.name}.partial")
     with stream, half.open("wb") as file:
         shutil.copyfileobj(stream, file)
+    if size is not None and half.stat().st_size != int(
+        size
+    ):  # Python reports a closed connection only if all is read at once
+        raise OSError(f"{half.stat().st_size} of {size} bytes")
     half.rename(place)
 
 

@@ -49,7 +49,8 @@ class Preloaded:
 def engine(recipe: Recipe) -> Engine:
     """Return the engine of a recipe in this process, with the number of threads of the benchmark."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
-    return Engine(changed, Host(Store(f"{recipe.run.output_dir}/checkpoint")), None)
+    host = Host(Store(f"{recipe.run.output_dir}/checkpoint"), gpu=recipe.run.gpus_per_worker > 0)
+    return Engine(changed, host, None)
 
 
 def text_recipe(place: str, batch: int) -> Recipe:

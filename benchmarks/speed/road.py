@@ -78,7 +78,7 @@ class Side:
         """Wait for a step, then suspend the command."""
         while len(self._speeds()) * EVERY < steps:
             if self._command.poll() is not None:
-                sys.exit(f"{self._command.args} failed:\n{self._log.read_text()[-3000:]}")
+                sys.exit(f"{self._command.args!r} failed:\n{self._log.read_text()[-3000:]}")
             time.sleep(0.5)
         self._send(signal.SIGSTOP)
 

@@ -7,6 +7,8 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from PIL import Image
 from multicse.data.shards import RawSample, ShardSet
 from multicse.pipelines.registry import NAMES, load
 from multicse.reproduction import prepare
-from multicse.reproduction.downloads import SOURCES, maker
+from multicse.reproduction.downloads import SOURCES, Source, maker
 from multicse.reproduction.reproduce import PAPERS, tables_of
 from tests.conftest import ROOT
 from tests.data.packing import samples
@@ -126,6 +128,29 @@ def test_an_unexpected_format_is_reported(
     assert run(name, "--source", tmp_path / "download", "--out", tmp_path) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: ") and named in printed, printed
+
+
+def test_an_interrupted_model_does_not_exist(tmp_path: Path) -> None:
+    """transformers writes config.json before the weights."""
+
+    class Model:
+        whole = False
+
+        def save_pretrained(self, folder: Path) -> None:
+            folder.mkdir()
+            (folder / "config.json").touch()
+            if not self.whole:
+                raise KeyboardInterrupt
+            (folder / "model.safetensors").touch()
+
+    made, source = Model(), Source("", "", "", ())
+    result: Any = SimpleNamespace(path="models/one", split="train", content=lambda _: made)
+    with pytest.raises(KeyboardInterrupt):
+        prepare._make(result, source, tmp_path, tmp_path, overwrite=False)
+    assert not (tmp_path / "models" / "one").exists()
+    made.whole = True
+    assert prepare._make(result, source, tmp_path, tmp_path, overwrite=False).endswith("a model")
+    assert sorted(file.name for file in (tmp_path / "models" / "one").iterdir()) == ["config.json", "model.safetensors"]
 
 
 def test_all_data_of_recipes_and_tables_has_a_source() -> None:

@@ -41,14 +41,17 @@ class Handler(BaseHTTPRequestHandler):
 
     asked: list[str]
     broken: set[str]
+    cut: set[str]
+    """Paths of which only half is sent."""
 
     def do_GET(self) -> None:
         path = self.path.removeprefix("/owner/repo/")
         self.asked.append(path)
         content = archive() if path == "tar.gz/1" else FILES.get(path.removeprefix("1/").replace("%20", " "))
         self.send_response(404 if content is None or path in self.broken else 200)
+        self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
-        self.wfile.write(content or b"")
+        self.wfile.write((content or b"")[: len(content or b"") // 2 if path in self.cut else None])
 
     def log_message(self, *args: object) -> None:
         pass
@@ -56,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[Handler]]]:
-    handler: type[Handler] = type("Own", (Handler,), {"asked": [], "broken": set()})
+    handler: type[Handler] = type("Own", (Handler,), {"asked": [], "broken": set(), "cut": set()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as found:
         Thread(target=found.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{found.server_port}", handler
@@ -89,6 +92,19 @@ def test_an_interrupted_download_requests_the_rest(tmp_path: Path, server: tuple
     fetch(download, tmp_path / "got", url)
     assert handler.asked == ["1/a/two%20words.txt"]
     assert (tmp_path / "got" / "a" / "two words.txt").read_bytes() == b"two\n"
+
+
+def test_a_connection_that_is_cut_costs_only_its_file(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:
+    url, handler = server
+    expected = digest(tmp_path, "a/one.txt", "a/two words.txt")
+    download = Download("owner/repo", "1", "free", expected, ("a/{one,two words}.txt",))
+    handler.cut = {"1/a/two%20words.txt"}
+    with pytest.raises(DataError, match=r"interrupted .*run the command again to continue"):
+        fetch(download, tmp_path / "got", url)
+    handler.cut, handler.asked[:] = set(), []
+    fetch(download, tmp_path / "got", url)
+    assert handler.asked == ["1/a/two%20words.txt"]
+    assert (tmp_path / "got" / "a" / "two words.txt").read_bytes() == FILES["a/two words.txt"]
 
 
 def test_an_archive_gives_the_requested_files(tmp_path: Path, server: tuple[str, type[Handler]]) -> None:

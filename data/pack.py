@@ -67,6 +67,8 @@ def named_rows(
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
     for number, row in rows:
         for name in wanted:
+            if any(row.get(name[:dot], name) in ("", None) for dot, letter in enumerate(name) if letter == "."):
+                row[name] = ""  # a field of a missing object
             if name not in row:
                 near = did_you_mean(name, row)
                 raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
@@ -378,9 +380,14 @@ def _fault(entry: Entry, source: str, extensions: Sequence[str], files: Path) ->
 
 
 def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
-    """Return one entry per file. The texts of the manifest are kept in memory."""
+    """Return one entry per file, and rows without a caption separately. The texts of the manifest are kept in memory."""
     found: dict[str, Entry] = {}
+    entries = list(entries)
+    captioned = any(entry.captions for entry in entries)
+    empty = [entry for entry in entries if captioned and not entry.captions]
     for entry in entries:
+        if captioned and not entry.captions:
+            continue
         first = found.setdefault(entry.file, entry)
         if first is not entry:
             if first.label != entry.label:
@@ -389,7 +396,7 @@ def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
                     f"{entry.label!r}; one file has one class"
                 )
             found[entry.file] = replace(first, captions=first.captions + entry.captions)
-    return found.values()
+    return [*found.values(), *empty]
 
 
 def _captions(value: Any, place: str) -> list[str]:

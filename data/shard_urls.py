@@ -74,7 +74,10 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         """Yield the files. A folder with the name of a table is replaced by its files: Spark and Dask write such tables."""
         for file in files:
             below = inside(f"{folder}/{file}") if inside(folder).get(file) else None
-            yield from [file] if below is None else [f"{file}/{name}" for name in _data_in(below)]
+            names = None if below is None else _data_in(below)
+            if names == []:
+                raise DataError(f"{folder}/{file} is a folder without a table, perhaps a partitioned one; name its files")
+            yield from [file] if names is None else [f"{file}/{name}" for name in names]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ MAGIC = {
     "jpg": rb"\xff\xd8\xff",
     "png": rb"\x89PNG",
     "webp": rb"RIFF....WEBP",
-    "wav": rb"RIFF....WAVE",
+    "wav": rb"(?:RIFF|RIFX|RF64)....WAVE",
     "flac": rb"fLaC",
     "ogg": rb"OggS",
     "mp3": rb"ID3|\xff[\xe2-\xff]",
@@ -47,7 +48,11 @@ GROUP_LETTERS = 2**20
 READ_AT_ONCE = 1024
 """Samples or rows that are read together, and read again together if a store fails."""
 
+FIRST = 16
+"""Rows that show the fields of a table: in the first ones a value may be missing."""
+
 _BLANK = "multicse.blank"  # metadata of a packed text table: `Table.blank`
+_NUMBERS = "multicse.numbers"  # the same: JSON list of the columns without texts
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 Row = dict[str, Any]
@@ -66,18 +71,19 @@ class Table(NamedTuple):
 
 
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
-    """Return the number of rows of a table, its bytes, and the names of its columns and of the fields of its first row.
+    """Return the number of rows of a table, its bytes, and the names of its columns and of the fields of its first rows.
 
     Call it through `readable`, which converts errors that are not a DataError.
     """
     table = _open(url)
     fs, path = filesystem(url)
     size = int(fs.size(path) or 0)
-    first = next(table.read([0])) if table.rows else {}
-    row = flat(first, options_of(url))
-    names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
-    with contextlib.suppress(DecodeError):
-        names |= set(_fields_of(row)) - {"json"}
+    names: set[str] = set()
+    for first in table.read(range(min(table.rows, FIRST))):
+        row = flat(first, options_of(url))
+        names |= {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
+        with contextlib.suppress(DecodeError):
+            names |= set(_fields_of(row)) - {"json"}
     return table.rows, size, tuple(sorted(names))
 
 
@@ -174,7 +180,7 @@ def _json(value: Any) -> str:
 
 
 def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -> Row:
-    """Return a row with dotted names for nested columns. An empty cell, or NaN, is the empty text.
+    """Return a row with dotted names for nested columns. A missing text is the empty text, a missing number (NaN) None.
 
     Bytes that are UTF-8, and not an image or audio file, are a text, since some programs do not mark texts as such. Images
     and audio clips of Hugging Face, which have `bytes` and `path`, are their bytes, otherwise their path.
@@ -197,7 +203,7 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
         if isinstance(value, dict):
             found |= flat(value, None, f"{before}{name}.")
         else:
-            found[before + name] = "" if value is None or value != value else value
+            found[before + name] = "" if value is None else None if value != value else value
     for field, column in (options or {}).items():
         if field != "separator":
             if column not in found:
@@ -233,8 +239,7 @@ def _opened(url: str, checksum: str) -> Table:
     kind = table_kind(url)
     if kind in ("parquet", "arrow"):
         return _parquet(url) if kind == "parquet" else _arrow(url)
-    packed = _packed(url, checksum)
-    return packed._replace(read=lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
+    return _packed(url, checksum)
 
 
 def _packed(url: str, checksum: str) -> Table:
@@ -246,6 +251,7 @@ def _packed(url: str, checksum: str) -> Table:
     def write(path: Path) -> None:
         group: list[str] = []
         letters, blank = 0, Blank()
+        names, texts = set[str](), set[str]()
         with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
 
             def flush() -> None:
@@ -254,21 +260,32 @@ def _packed(url: str, checksum: str) -> Table:
                 group.clear()
 
             for _, row in read_table(file, separator=separator, left_out=blank):
+                texts.update(name for name, value in row.items() if isinstance(value, str))
+                names.update(row)
                 group.append(json.dumps(row))
                 letters += len(group[-1])
                 if letters >= GROUP_LETTERS:
                     flush()
                     letters = 0
             flush()
-            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}"})
+            numbers = json.dumps(sorted(names - texts))
+            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}", _NUMBERS: numbers})
 
-    stamp = f"4 {split_options(url)[0]} {checksum} {separator}"  # 4: how rows are read, and the form of the file
+    stamp = f"5 {split_options(url)[0]} {checksum} {separator}"  # 5: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:
         table = readable(str(path), partial(_parquet, str(path)))
-        lines, first = pq.read_metadata(path).metadata[_BLANK.encode()].split()
-        return table._replace(blank=(int(lines), int(first)))
+        metadata = pq.read_metadata(path).metadata
+        lines, first = metadata[_BLANK.encode()].split()
+        numbers = json.loads(metadata[_NUMBERS.encode()])
+
+        def rows(indexes: Sequence[int]) -> Iterator[Row]:
+            for packed in table.read(indexes):
+                row = json.loads(packed["row"])
+                yield row | {name: math.nan for name in numbers if name in row and row[name] is None}
+
+        return Table(table.rows, rows, (int(lines), int(first)))
 
     return limits.cached(place, lambda path: readable(url, partial(write, path)), read)
 
@@ -323,12 +340,21 @@ def _validated(columns: _Columns) -> _Columns:
     return columns if types == columns.schema.types else columns.cast(pa.schema(list(zip(names, types, strict=True))))
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    """Return whether missing values of a column are no missing texts."""
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))  # numbers, truth values, dates, times
+
+
 def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:
     ends = list(accumulate(counts))
 
     def rows(indexes: Sequence[int]) -> Iterator[Row]:
         for number, wanted in groupby(indexes, lambda index: bisect_right(ends, index)):
             inside = [index - (ends[number] - counts[number]) for index in wanted]
-            yield from group(number).take(inside).to_pylist()
+            table = group(number)
+            gaps = [field.name for field in table.schema if table.column(field.name).null_count]
+            numbers = [name for name in gaps if _is_number(table.schema.field(name).type)]
+            for row in table.take(inside).to_pylist():
+                yield row | {name: math.nan for name in numbers if row[name] is None}
 
     return Table(sum(counts), rows)

@@ -256,7 +256,7 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     announced, vectors = lines, np.empty((0, 0), np.float32)
     words: list[str] = []
     for number, line in enumerate(_lines(path), 1):
-        word, *numbers = line.rstrip().replace(b"\t", b" ").split(b" ")
+        word, *numbers = (part for part in line.rstrip().replace(b"\t", b" ").split(b" ") if part)
         if number == 1:
             word = word.removeprefix(codecs.BOM_UTF8)
             header = word.isdigit() and len(numbers) == 1 and numbers[0].isdigit()

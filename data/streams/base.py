@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,8 @@ from multicse.data.streams import decode
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 # Reading tasks import the modules of streams, so only functions that a trainer calls import torch, which takes seconds.
 
@@ -156,12 +159,19 @@ class StreamConfig(BaseModel):
         """Check the settings against the shards. Raises ValueErrors as `check_settings`."""
         ends = list(accumulate(shards.parts, initial=0))
         for (begin, end), weight in zip(pairwise(ends), self.weights, strict=True):
-            size, there_are = max(self.batch_size, self.window), sum(shards.counts[begin:end])
-            share = weight / sum(self.weights) * size
-            if share > there_are:  # a window is shuffled, so its batches could contain a sample twice, with equal views
+            share, there_are = weight / sum(self.weights), sum(shards.counts[begin:end])
+            if share * self.batch_size > there_are:
                 raise DataError(
-                    f"weights={self.weights}: {size} samples, which are shuffled together, would contain {share:.0f} of a "
-                    f"set of {there_are}, some of them twice; lower the weight of the set, window or batch_size"
+                    f"weights={self.weights}: a batch would contain {share * self.batch_size:.0f} samples of a set of "
+                    f"{there_are}, some of them twice; lower the weight of the set, or batch_size"
+                )
+            if share * self.window > there_are:
+                log.warning(
+                    "weights=%s: a window of %d samples contains a set of %d more than once, so that some batches contain a "
+                    "sample twice, with equal views; lower the weight of the set, or window",
+                    self.weights,
+                    self.window,
+                    there_are,
                 )
         there = set(shards.fields)  # empty if the manifest of another tool does not list the fields
         for setting, fields in self.needs():

@@ -175,7 +175,10 @@ def _foreign(data: bytes) -> str | None:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):  # 16-bit gray: convert() would clip at 255 instead of scaling
-        gray = np.asarray(image).astype(np.int64) >> 8
+        pixels = np.asarray(image).astype(np.int64)
+        gray = pixels >> 8
+        if (transparent := image.info.get("transparency")) is not None:
+            gray[pixels == transparent] = 255
         return Image.fromarray(gray.clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -228,6 +228,11 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
     grouped = [json.loads(s.fields["json"])["captions"] for s in samples(tmp_path / "grouped")]
     assert grouped == [["Rain falls", "Water drops"], ['A "dog".\nThen, a cat']]
 
+    (tmp_path / "two.csv").write_text("file,caption\nc_D_0.wav,Rain\nc_D_0.wav,\n")  # a row without a caption is counted
+    more = ["--root", tmp_path / "clips", "--captions", "caption", "--file-column", "file", "--group"]
+    assert run("audio", tmp_path / "two.csv", *more, "--out", tmp_path / "two") == 0
+    assert "are empty; the first: " in capsys.readouterr().out
+
 
 # --------------------------------------------------------------------------------------------------------- bad input
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import multicse
 from multicse.data import tables
 from multicse.data.errors import DataError
 from multicse.data.pack import table_parts
@@ -119,6 +120,31 @@ def test_another_kind_of_file_is_told_with_the_remedy(name: str, content: bytes,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=said):
         ShardSet.open(str(tmp_path / name))
+
+
+def test_a_missing_number_is_no_text(tmp_path: Path) -> None:
+    """The only text column is `txt`, also in rows without the number, and if they are the first ones."""
+    rows = [{"body": "one", "score": None}, {"body": "two", "score": 0.5}, {"body": "three", "score": None}]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    for name in ("x.jsonl", "x.parquet"):
+        assert "txt" in tables.scan(str(tmp_path / name))[2]
+        found = [fields["txt"] for _, fields in tables.read(str(tmp_path / name), range(3)) if isinstance(fields, dict)]
+        assert found == [b"one", b"two", b"three"], name
+
+
+def test_a_field_of_a_missing_object_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"q": "a", "answer": {"text": "b"}}\n{"q": "c", "answer": null}\n')
+    packed = multicse.pack("table", tmp_path / "x.jsonl", tmp_path / "out", columns=("q", "answer.text"))
+    assert packed.record["nsamples"] == 1
+
+
+def test_a_partitioned_table_is_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet" / "lang=en").mkdir(parents=True)
+    for name in ("b.parquet", "a.parquet/lang=en/part-0.parquet"):
+        pq.write_table(pa.table({"text": ["one"]}), tmp_path / name)
+    with pytest.raises(DataError, match=r"a\.parquet is a folder without a table"):
+        expand(str(tmp_path))
 
 
 def test_a_table_without_rows_is_told(tmp_path: Path) -> None:

@@ -157,7 +157,13 @@ def test_a_word_may_contain_blanks_but_no_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", "dog\t1\t2\ncat\t3\t4", "\ufeffdog\t1 2\ncat 3 4\n"]
+    "content",
+    [
+        "\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n",
+        "dog\t1\t2\ncat\t3\t4",
+        "\ufeffdog\t1 2\ncat 3 4\n",
+        "2 2\ndog  1 2\ncat\t 3 4\n",
+    ],
 )
 def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> None:
     """Test a byte order mark, line ends of Windows, blanks at the end of a line, and tabs."""

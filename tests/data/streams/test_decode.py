@@ -53,6 +53,9 @@ def test_gray_16_bit_gray_and_cmyk() -> None:
     deep = Image.fromarray(np.array([[0, 128 * 256, 65535]], np.uint16))
     np.testing.assert_array_equal(np.asarray(decode.image(stored(deep, "PNG"), key="a"))[0, :, 0], [0, 128, 255])
     assert decode.image(stored(smooth().convert("L"), "PNG"), key="a").mode == "RGB"
+    content = io.BytesIO()
+    deep.save(content, "PNG", transparency=0)  # black pixels are transparent, on white
+    np.testing.assert_array_equal(np.asarray(decode.image(content.getvalue(), key="a"))[0, :, 0], [255, 128, 255])
     cmyk = np.asarray(decode.image(stored(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), key="a"))
     np.testing.assert_allclose(cmyk[4, 4], [255, 0, 0], atol=4)
 

@@ -99,7 +99,7 @@ def _of_hub(name: str) -> Path:
 
 def fit_sentences(place: str | Path) -> list[str]:
     """Read sentences to fit on: the lines of a text file, or the texts or captions of a table or of shards."""
-    if _path(str(place)).is_file() and table_kind(str(place)) in (None, "txt"):
+    if _path(str(place)).is_file() and table_kind(str(place)) in (None, "txt") and not str(place).endswith(".tar"):
         return read_captions(place)
     samples = Samples("+whitening", place)
     found = (sample for chunk in samples.chunks() for sample in chunk)

@@ -169,7 +169,11 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     metrics: dict[str, float] = {}
     for label, several in reports.items():
         values = [_flat(one["results"]) for one in several]
-        metrics |= {f"{_file_name(label)}/{key}": statistics.mean(v[key] for v in values) for key in values[0]}
+        metrics |= {
+            f"{_file_name(label)}/{key}": statistics.mean(v[key] for v in values)
+            for key in values[0]
+            if all(key in v for v in values)
+        }
     return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(reports, tasks)})
 
 
@@ -195,8 +199,9 @@ def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
         if entries.count(entry) > 1:
             raise ValueError(f"--compare contains {entry!r} twice; give other runs of the model with the same LABEL=")
         label, equals, spec = entry.partition("=")
-        place = re.split("[@+]", entry)[0]
-        yield (label, spec) if equals and label and spec and not Path(place).exists() else (entry, entry)
+        ends = [len(entry), *(found.start() for found in re.finditer("[@+]", entry))]
+        is_path = any("=" in entry[:end] and Path(entry[:end]).exists() for end in ends)
+        yield (label, spec) if equals and label and spec and not is_path else (entry, entry)
 
 
 def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -270,11 +275,12 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
     from multicse.evaluation.figures.basic import save
 
     if arguments.json is not None:
+        replaced = arguments.json.is_file()
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if outcome.measured is not None and outcome.measured.examples:
             report.write_examples(arguments.json, outcome.measured.examples)  # for paired tests of --compare
-        else:
-            arguments.json.with_suffix(".npz").unlink(missing_ok=True)  # of an earlier report
+        elif replaced and outcome.measured is not None:
+            arguments.json.with_suffix(".npz").unlink(missing_ok=True)  # of the earlier report
         print(f"written to {arguments.json}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():

@@ -84,7 +84,7 @@ def export(arguments: Arguments) -> Path:
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text()).replace("run.push_to_hub", name)
     given = {name: value for name, value in vars(arguments.export).items() if value is not None}
     if given.get("whiten") is False:
-        given["dimensions"] = None
+        given.setdefault("dimensions", None)
     used = recipe.replace("export", {**recipe.export.model_dump(), **given})
     fit = fit_of(used, used.export)
     card = partial(_card_of, checkpoint, recipe, used)

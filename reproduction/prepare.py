@@ -65,7 +65,8 @@ class Prepare:
         for result in source.results:
             place = out / result.path
             # A file, a folder with the manifest, which is written last, or a model.
-            made = place.is_file() or (place / MANIFEST).is_file() or (place / "config.json").is_file()
+            model = (place / "config.json").is_file() and (place / "model.safetensors").is_file()
+            made = place.is_file() or (place / MANIFEST).is_file() or model
             root = place if result.read is None else folder
             lacking = [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
             if result.read is not None and made and not self.overwrite:

@@ -145,8 +145,8 @@ def _opened(url: str) -> HTTPResponse:
 
 def _save_url(url: str, place: Path) -> None:
     """Download a file, which is created only when it is complete."""
-    stream = _opened(url)
     try:
+        stream = _opened(url)
         _save(stream, place, stream.headers["Content-Length"])
     except (HTTPException, OSError) as error:
         raise DataError(f"{url}: the download was interrupted ({error}); run the command again to continue") from error

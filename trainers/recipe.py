@@ -429,8 +429,6 @@ class Recipe(Settings):
             if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue
                 stream.pop("segments")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
-            if stream.get("lexicon"):
-                stream["lexicon"] = local_name(stream["lexicon"])
         for part in (content["encoder"], *_parts(content["method"])):
             for name in ("path", "vectors", "guide"):
                 if isinstance(part.get(name), str):

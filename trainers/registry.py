@@ -61,9 +61,11 @@ def load_file(path: str | Path) -> ModuleType:
 def own_module(path: str | Path) -> ModuleType:
     """Return the module of a user's Python file, which is executed again if its text has changed.
 
-    On workers, which lack the file, it is the module that `load_source` has made.
+    On workers it is the module that `load_source` has made from the driver's text.
     """
     name, file = module_of(path), Path(path)
+    if name in sys.modules and sys.modules[name].__file__ is None:
+        return sys.modules[name]
     changed = file.is_file() and _files.get(name) != file.read_text(encoding="utf-8")
     return load_file(path) if changed or name not in sys.modules else sys.modules[name]
 

@@ -46,17 +46,17 @@ class NegativesConfig(Settings):
     def _guide_needs_margin(self) -> Self:
         if self.guide is not None and self.margin is None:
             raise ValueError(f"guide={self.guide!r} has no effect without a margin; set margin, for example 0.1")
-        if self.margin_strategy != "absolute" and self.margin is None:
-            raise ValueError(f"margin_strategy={self.margin_strategy!r} has no effect without a margin; set margin")
         return self
 
     def check(self, recipe: RecipeParts, setting: str) -> None:
-        """Raise ValueError if the guide cannot be loaded, or does not support the encoder's vocabulary or the text length.
+        """Raise ValueError if a setting has no effect, or the guide cannot be loaded or does not fit encoder and texts.
 
         Args:
             recipe: Recipe with a transformer as encoder.
             setting: Path of these settings.
         """
+        if self.margin_strategy != "absolute" and self.margin is None:
+            raise ValueError(f"{setting}.margin_strategy={self.margin_strategy!r} has no effect; set {setting}.margin, too")
         if self.guide in (None, FROZEN):
             return
         try:
@@ -143,7 +143,7 @@ def check_hard_negatives(config: SimCSEConfig, recipe: RecipeParts, stream: str,
     if config.hard_negative_log_weight and texts.n_texts < 3:
         raise ValueError(
             f"{setting}={config.hard_negative_log_weight} has no effect: streams.{stream}.columns={texts.columns} "
-            "contains no contradictions. Name three columns, or set it to 0"
+            "contains no contradictions. Set supervised to True and name three columns, or set it to 0"
         )
 
 

@@ -86,9 +86,11 @@ class Side:
         """Continue the command for some seconds, and return its mean speed in samples per second."""
         self._send(signal.SIGCONT)
         time.sleep(SETTLE)
-        before = len(self._speeds())
+        before = len(self._speeds()) + 2  # the record that is being written, and the one that began before
         time.sleep(seconds)
-        speeds = self._speeds()[before + 1 :]  # the first record began earlier
+        while len(self._speeds()) <= before and self._command.poll() is None:  # the machine is slow
+            time.sleep(0.5)
+        speeds = self._speeds()[before:]
         self._send(signal.SIGSTOP)
         return harmonic_mean(speeds)
 

@@ -178,7 +178,8 @@ class Whitened(PostProcessed):
         if kept >= count - 1:
             raise EvaluationError(
                 f"{self.label}: after whitening in {kept} dimensions, {count:,} sentences have equal distances to each "
-                f"other; fit on more sentences (--fit FILE), or keep fewer dimensions: +whitening{max(1, count // 5)}"
+                f"other; fit on more sentences (--fit FILE), or keep fewer dimensions (+whitening{max(1, count // 5)}, or "
+                "export.dimensions)"
             )
         self.fitted_on["dimensions"] = kept
         self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])

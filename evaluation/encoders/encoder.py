@@ -244,12 +244,12 @@ class FolderEncoder(ModuleEncoder):
         whole = all(getattr(module, "include_prompt", True) for module in model)
 
         def forward(features: Features) -> Tensor:
+            prompted = 0 if whole else int(features.get("prompt_length") or 0)
             if pool is not None and head is not None:
-                return pool(*_attended_states(model, features, *head))
+                states, weights = _attended_states(model, features, *head)
+                return pool(states, weights * without_prompt(features["attention_mask"], prompted))
             if pool is not None:
-                mask = features["attention_mask"]
-                prompted = 0 if whole else int(features.get("prompt_length") or 0)
-                return pool(_hidden_states(model, features), without_prompt(mask, prompted))
+                return pool(_hidden_states(model, features), without_prompt(features["attention_mask"], prompted))
             return model(features)["sentence_embedding"][:, :width]
 
         def tokenize(texts: list[str]) -> Features:

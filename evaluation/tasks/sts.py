@@ -220,6 +220,8 @@ def _read_table(
         score, first, second = (row[column] for column in columns)
         if tokens:
             first, second = _tokens(first), _tokens(second)
+        if not first.strip() or not second.strip():
+            raise EvaluationError(f"{path}, line {number}: a sentence is empty; remove the row")
         subset = row.get("subset", "all") if subsets else "all"
         rows.append((subset, _rating(score, f"{path}, line {number}"), first, second))
     return _collect(rows, path)

@@ -228,11 +228,12 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         asked["measure"] = table.measure.__name__
     if table.figure is not None:
         asked["figure"] = table.figure
-    own = asked | ({"run": run["run"]} if run else {})  # a model that was trained again is measured again
-    key = hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known.get("run") == run.get("run"):  # a model that was trained again is measured again
+            return known | run | {"label": row.label}
     scores, source = _measured(spec, table, columns, scale, probing, seed or 0)
     if table.figure is not None:
         name = re.sub(r"\W+", "-", f"{table.figure} {row.label}")

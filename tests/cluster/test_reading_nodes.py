@@ -45,6 +45,7 @@ cluster.shutdown()
 
 
 @pytest.mark.cluster
+@pytest.mark.xdist_group("nodes")
 def test_a_node_with_reading_tasks_dies(tmp_path: Path) -> None:
     shards = write_text(tmp_path, (60, 50))
     run = subprocess.run([sys.executable, "-c", SCRIPT, shards], cwd=ROOT, capture_output=True, text=True, timeout=300)

@@ -131,6 +131,7 @@ def test_hardware_is_described(
 
 
 @pytest.mark.cluster
+@pytest.mark.xdist_group("nodes")
 @pytest.mark.timeout(300)
 def test_the_cluster_of_a_job_is_described(offline: Path) -> None:
     head = RayHead(["--num-cpus=4", "--num-gpus=2", '--resources={"accelerator_type:H100": 1}'])

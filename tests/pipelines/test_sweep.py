@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,8 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     scores = held_out(search.plan, both)
     assert mean_scores(scores)["lee"]["spearman"].n == 2
     output = tmp_path / "best"
-    result = deliver_best(search.plan, both, scores[0], search.parent, output, "multicse-best")
+    parent = replace(search.parent, journal=output / "journal.jsonl")
+    result = deliver_best(search.plan, both, scores[0], parent, output, "multicse-best")
     assert result["steps"] == 6 and result["best_step"] == read_state(folders[1])["best"][1] <= 6
 
 

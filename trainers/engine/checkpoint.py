@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -262,9 +263,10 @@ class Store:
     def fetch(self, name: str, folder: Path) -> None:
         """Copy a file of the latest checkpoint that contains it into a folder; nothing if there is none."""
         for step in self.steps():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError), tempfile.TemporaryDirectory() as place:
+                self._fetch(step, name, Path(place))
                 folder.mkdir(parents=True, exist_ok=True)
-                self._fetch(step, name, folder)
+                shutil.move(Path(place) / name, folder / name)
                 return
 
     def save(self, step: int, write_files: WriteFiles, wait: bool = False) -> None:

@@ -172,7 +172,8 @@ class Engine:
             if evaluated:
                 before = time.perf_counter()
                 improved = self._evaluate()
-                self.evaluation_seconds += time.perf_counter() - before
+                took = time.perf_counter() - before
+                self.evaluation_seconds, window.start = self.evaluation_seconds + took, window.start + took
                 patience = self.recipe.evaluation.patience
                 self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
                 if self.done and window.steps:  # stopped early
@@ -364,9 +365,10 @@ class Engine:
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
-        if not {"segments", "data"} <= state.keys():
+        if "segments" not in state:
             raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
-        if changed := [name for name, digest in self._digests().items() if digest != state["data"][name]]:
+        before = state.get("data", {})
+        if changed := [name for name, digest in self._digests().items() if digest != before.get(name, digest)]:
             raise checkpoint.CheckpointError(
                 f"streams.{changed[0]}.shards has changed since {folder} was written. Restore it, set another "
                 "run.output_dir, or start over: --run.resume never"

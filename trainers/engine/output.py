@@ -124,7 +124,7 @@ class Output:
 
     def _refuse_other_data(self, summary: dict[str, Any] | None) -> None:
         note = _read(self.folder / NOTE) or {}
-        before = note.get("data") if note.get("identity") == self.recipe.identity() else None
+        before = note.get("data") if self._is_ours(note) else None
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
         # A finished run no longer needs its data; for an unfinished run a later check reports missing files.
@@ -150,7 +150,7 @@ class Output:
         for left in self.folder.glob(".export-*"):
             shutil.rmtree(left, ignore_errors=True)
         note = _read(self.folder / NOTE) or {}
-        ours = note.get("identity") == self.recipe.identity()
+        ours = self._is_ours(note)
         goes_on = (ours or (store.remote and bool(store.steps()))) and not run.overwrite and run.resume != "never"
         if run.resume == "must" and not goes_on:
             raise RecipeError(
@@ -174,26 +174,37 @@ class Output:
         # With a shared storage, the driver may have lost its disk before the first checkpoint.
         lost = store.remote and not run.overwrite and run.resume != "never"
         handle = self._open(note.get("run_id"), data, resumed=goes_on, running=cut_off or lost)
-        fresh = {
-            "run_id": handle.run_id,
-            "uri": handle.uri,
-            "identity": self.recipe.identity(),
-            "storage": _storage_of(store),
-        }
-        # If only the checkpoint knows the samples of the run, the worker that reads it compares them.
-        _write(self.folder / NOTE, fresh | ({"data": _digests(data)} if ours or not goes_on else {}))
+        # A resumed run keeps the digests of its start. If they are lost, the worker compares those of the checkpoint.
+        known = note.get("data") if goes_on else _digests(data)
+        fresh = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "storage": self._storage()}
+        _write(self.folder / NOTE, fresh | ({"data": known} if known else {}))
         if goes_on and (steps := store.steps()):
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
             print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
         return handle
 
+    def _is_ours(self, note: dict[str, Any]) -> bool:
+        """Return whether a note is of this recipe, by identity or, if a new version has other identities, by recipe.json."""
+        if note.get("identity") == self.recipe.identity():
+            return True
+        with contextlib.suppress(OSError, ValueError):
+            found = Recipe.from_json((self.folder / RECIPE).read_text())
+            return bool(note) and found.identity() == self.recipe.identity()
+        return False
+
+    def _storage(self) -> str:
+        """Return the place of the run's checkpoints without passwords; empty for its output folder."""
+        return redacted(self.store.place) if self.recipe.run.storage else ""
+
     def _refuse_another_storage(self, note: dict[str, Any]) -> None:
-        before, now = note.get("storage", ""), _storage_of(self.store)
-        if before != now and not self.store.steps():
-            raise RecipeError(
-                f"run.storage has changed since the run in {self.folder} was started: its checkpoints are in "
-                f"{before or 'this folder'}, not in {now or 'this folder'}. Set it back, or start over: --run.resume never"
-            )
+        before, now = note.get("storage"), self._storage()
+        if before is None or before == now or (now and self.store.steps()):
+            return
+        raise RecipeError(
+            f"run.storage has changed since the run in {self.folder} was started: its checkpoints are in "
+            f"{before or 'this folder'}, not in {now or 'this folder'} (the name of run.output_dir is a part of it). Set it "
+            "back, or start over: --run.resume never"
+        )
 
     def _open(self, run_id: str | None, data: list[dict[str, Any]], resumed: bool, running: bool) -> RunHandle:
         """Open the MLflow run.
@@ -263,11 +274,6 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
         return Store(str(local), keep_every=permanent)
     base, question, options = recipe.run.storage.partition("?")
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local, permanent)
-
-
-def _storage_of(store: Store) -> str:
-    """Return the URL of a run's checkpoints without passwords; empty for its folder."""
-    return redacted(store.place) if store.remote else ""
 
 
 def _digests(data: list[dict[str, Any]]) -> dict[str, str]:

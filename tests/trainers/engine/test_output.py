@@ -141,10 +141,20 @@ def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path
     remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
     dies(monkeypatch, remote, 5)
     shutil.rmtree(remote.run.output_dir)
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"shards has changed .*run\.resume never"):
-        patch.setattr("multicse.data.shards.ShardSet.digest", "another")
-        fit(remote)
+    for _ in range(2):
+        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"shards has changed .*run\.resume never"):
+            patch.setattr("multicse.data.shards.ShardSet.digest", "another")
+            fit(remote)
     assert fit(remote)["steps"] == 6
+
+
+def test_a_run_resumes_if_a_new_version_computes_another_identity(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    dies(monkeypatch, recipe, 5)
+    (dead,) = runs(recipe)
+    file = Path(recipe.run.output_dir) / "run.json"
+    note = json.loads(file.read_text())
+    file.write_text(json.dumps(note | {"identity": "of before"}))
+    assert fit(recipe)["mlflow_run_id"] == dead
 
 
 def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,8 @@ def named_rows(
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
     for number, row in rows:
         for name in wanted:
-            if any(row.get(name[:dot], name) in ("", None) for dot, letter in enumerate(name) if letter == "."):
+            parents = [name[:dot] for dot, letter in enumerate(name) if letter == "."]
+            if name not in row and any(row.get(parent, name) in ("", None) for parent in parents):
                 row[name] = ""  # a field of a missing object
             if name not in row:
                 near = did_you_mean(name, row)

@@ -79,8 +79,13 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     fs, path = filesystem(url)
     size = int(fs.size(path) or 0)
     names: set[str] = set()
-    for first in table.read(range(min(table.rows, FIRST))):
-        row = flat(first, options_of(url))
+    for number, first in enumerate(table.read(range(min(table.rows, FIRST)))):
+        try:
+            row = flat(first, options_of(url))
+        except DecodeError:
+            if number == 0:
+                raise
+            continue  # a bad sample
         names |= {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
         with contextlib.suppress(DecodeError):
             names |= set(_fields_of(row)) - {"json"}
@@ -102,7 +107,8 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
             yield key, f"the file has {table.rows} rows only"
             continue
         row = next(rows)
-        if row.get(KEY, key) in (None, ""):
+        value = row.get(KEY, key)
+        if value in (None, "") or value != value:
             yield key, f"its {KEY} is empty"
             continue
         if KEY in row:
@@ -342,7 +348,8 @@ def _validated(columns: _Columns) -> _Columns:
 
 def _is_number(kind: pa.DataType) -> bool:
     """Return whether missing values of a column are no missing texts."""
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))  # numbers, truth values, dates, times
+    # Primitive: numbers, truth values, dates and times. Null: a column without values.
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
 
 
 def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:

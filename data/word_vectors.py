@@ -89,7 +89,7 @@ def open_vectors(path: str | Path) -> Vectors:
     if path.stat().st_size < CACHE_FROM:
         return Vectors(*_read(path), path)
     place, stat = path.resolve(), path.stat()
-    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
+    stamp = f"2 {place} {stat.st_size} {stat.st_mtime_ns}"  # 2: how files are read, and the form of the folder
     folder = limits.cache_path("word_vectors", stamp)
 
     def write(new: Path) -> None:
@@ -256,7 +256,8 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
     announced, vectors = lines, np.empty((0, 0), np.float32)
     words: list[str] = []
     for number, line in enumerate(_lines(path), 1):
-        word, *numbers = (part for part in line.rstrip().replace(b"\t", b" ").split(b" ") if part)
+        word, *parts = line.rstrip().replace(b"\t", b" ").split(b" ")
+        numbers = [part for part in parts if part]
         if number == 1:
             word = word.removeprefix(codecs.BOM_UTF8)
             header = word.isdigit() and len(numbers) == 1 and numbers[0].isdigit()

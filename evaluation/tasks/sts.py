@@ -220,10 +220,11 @@ def _read_table(
         score, first, second = (row[column] for column in columns)
         if tokens:
             first, second = _tokens(first), _tokens(second)
-        if not first.strip() or not second.strip():
-            raise EvaluationError(f"{path}, line {number}: a sentence is empty; remove the row")
+        rating = _rating(score, f"{path}, line {number}")
+        if rating is not None and not (first.strip() and second.strip()):
+            raise EvaluationError(f"{path}, line {number}: a sentence is empty; remove the row or its score")
         subset = row.get("subset", "all") if subsets else "all"
-        rows.append((subset, _rating(score, f"{path}, line {number}"), first, second))
+        rows.append((subset, rating, first, second))
     return _collect(rows, path)
 
 

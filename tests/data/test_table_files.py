@@ -137,6 +137,10 @@ def test_a_field_of_a_missing_object_is_missing(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"q": "a", "answer": {"text": "b"}}\n{"q": "c", "answer": null}\n')
     packed = multicse.pack("table", tmp_path / "x.jsonl", tmp_path / "out", columns=("q", "answer.text"))
     assert packed.record["nsamples"] == 1
+    renamed = tables.scan(f"{tmp_path}/x.jsonl#txt=answer.text")  # the second row is a bad sample
+    assert renamed[0] == 2 and "txt" in renamed[2]
+    (tmp_path / "x.csv").write_text("text,text.1\n,a\nb,c\n")  # pandas names the second of two equal columns so
+    assert multicse.pack("table", tmp_path / "x.csv", tmp_path / "twice", columns="text.1").record["nsamples"] == 2
 
 
 def test_a_partitioned_table_is_not_left_out(tmp_path: Path) -> None:

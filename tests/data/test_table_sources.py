@@ -178,6 +178,10 @@ def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -
     assert isinstance(nameless, BadSample) and "__key__ is empty" in nameless.reason and isinstance(damaged, RawSample)
     with pytest.raises(DecodeError, match=r"'c': 'txt' contains .* zero byte"):
         TextStream(shards="").row(damaged, np.random.default_rng(0))
+    numbered = [{"__key__": 1, "txt": "one"}, {"__key__": None, "txt": "two"}]
+    pq.write_table(pa.Table.from_pylist(numbered), tmp_path / "y.parquet")
+    found = read(ShardSet.open(str(tmp_path / "y.parquet")).shards[0], [0, 1])
+    assert [isinstance(sample, BadSample) for sample in found] == [False, True]
 
 
 def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:

@@ -410,8 +410,8 @@ class Recipe(Settings):
     def identity(self) -> str:
         """Return a hash of everything that determines the result, without output, URIs and resources; 12 hex digits.
 
-        Of local paths (except a lexicon's) only the last two parts count, so the same data in another folder or on another machine has the same
-        identity, as have URLs with a new signature.
+        Of local paths (except a lexicon's) only the last two parts count, so the same data in another folder or on another
+        machine has the same identity, as have URLs with a new signature.
         """
         content = json.loads(self.to_json())
         for name in _NOT_IDENTITY:

@@ -81,7 +81,7 @@ SKIPPED = {
 STAND_INS = {
     r"--data \S+ --tasks stsb-test --figures": "--tasks lee --figures",
     r"--data (SentEval/data/downstream|raw-tsvs|DIR)( --tasks( [a-z][a-z0-9-]*)+)?": "--tasks lee",
-    r"google-bert/bert-base-uncased|models/small-bert-en|\bDIR\b": "$BERT",
+    r"google-bert/bert-base-(uncased|german-cased)|models/small-bert-en|\bDIR\b": "$BERT",
     r"(?<=[ =])bert(?=[@ ])": "$BERT",
     r"(?<=--model )clip(-folder)?\b": "runs/clip/export",
     r"(?<=/)(demo|cyclip-s-vit)(?=/export +--tasks)": "smoke",

@@ -159,9 +159,8 @@ def _save(stream: IO[bytes] | None, place: Path, size: str | None = None) -> Non
     half = place.with_name(f"{place.name}.partial")
     with stream, half.open("wb") as file:
         shutil.copyfileobj(stream, file)
-    if size is not None and half.stat().st_size != int(
-        size
-    ):  # Python reports a closed connection only if all is read at once
+    # Python reports a closed connection only if all is read at once.
+    if size is not None and half.stat().st_size != int(size):
         raise OSError(f"{half.stat().st_size} of {size} bytes")
     half.rename(place)
 

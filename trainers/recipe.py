@@ -470,7 +470,7 @@ class Recipe(Settings):
     def steps(self, samples: int) -> int:
         """Return the number of steps if the primary stream contains `samples` samples."""
         batch = self.streams[self.lead].batch_size * self.run.gradient_accumulation_steps
-        steps = math.ceil(round(math.ceil(samples / batch) * self.run.epochs, 6))  # 100 * 1.1 is above 110
+        steps = max(1, math.ceil(round(math.ceil(samples / batch) * self.run.epochs, 6)))  # 100 * 1.1 is above 110
         return min(steps, self.run.max_steps or steps)
 
 

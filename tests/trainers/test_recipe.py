@@ -96,6 +96,7 @@ def test_steps_of_a_share_of_epochs_are_not_rounded_up() -> None:
     recipe = visualcse.bert_base()
     changed = recipe.changed({"run.epochs": 1.1, "run.max_steps": None})
     assert changed.steps(100 * changed.streams[changed.lead].batch_size) == 110
+    assert changed.replace("run.epochs", 1e-9).steps(1000) == 1
     with pytest.raises(RecipeError, match=r"run\.epochs"):
         recipe.replace("run.epochs", float("inf"))
 

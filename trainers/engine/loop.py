@@ -308,7 +308,7 @@ class Engine:
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
     def _count_skipped(self, readers: dict[str, Reader]) -> None:
-        """Move the skipped samples of the readers to those of the run."""
+        """Add the skipped samples of the readers to the run's counts and list, and empty the readers' lists."""
         for name, reader in readers.items():
             self.skips[name] += len(reader.skipped)
             if self.host.rank == 0:

@@ -174,7 +174,7 @@ class Output:
         # With a shared storage, the driver may have lost its disk before the first checkpoint.
         lost = store.remote and not run.overwrite and run.resume != "never"
         handle = self._open(note.get("run_id"), data, resumed=goes_on, running=cut_off or lost)
-        # A resumed run keeps the digests of its start. If they are lost, the worker compares those of the checkpoint.
+        # A resumed run keeps the digests of its start. Without them, the worker compares the checkpoint's digests.
         known = note.get("data") if goes_on else _digests(data)
         fresh = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "storage": self._storage()}
         _write(self.folder / NOTE, fresh | ({"data": known} if known else {}))

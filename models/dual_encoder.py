@@ -220,6 +220,10 @@ class DualEncoder(SentenceEncoder):
         if isinstance(self.input, AudioInput):
             notes.append(f"Audio must have a sampling rate of {self.input.rate:,} Hz.")
         tower = " (a ResNet starts from random weights)" if code else ""
+        notes.append(
+            f"`SentenceTransformer` opens a text that is the name or URL of a file as {self.modalities[1]}; pass "
+            '`{"text": caption}` for captions of any form.'
+        )
         notes.append(f"To continue training, start a run with `--encoder.path` and `--method.tower.path`{tower}.")
         return " ".join(notes)
 

@@ -11,6 +11,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,10 +253,9 @@ class FolderEncoder(ModuleEncoder):
                 return pool(_hidden_states(model, features), without_prompt(features["attention_mask"], prompted))
             return model(features)["sentence_embedding"][:, :width]
 
-        def tokenize(texts: list[str]) -> Features:
-            return dict(model.preprocess(texts, prompt=prompt))
-
-        super().__init__(tokenize, forward, model.device, batch_size=batch_size, module=model)
+        super().__init__(
+            partial(tokenized, model, prompt=prompt), forward, model.device, batch_size=batch_size, module=model
+        )
         self.model = model
         self.path = path
         self.name = label(path)
@@ -281,6 +281,21 @@ class FolderEncoder(ModuleEncoder):
             with file.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()
+
+
+def tokenized(model: Any, texts: list[str], prompt: str | None = None) -> Features:
+    """Tokenise texts with the first module of a SentenceTransformer.
+
+    Every text is marked as a text: sentence-transformers would replace the name of an image or audio file, a link to one or
+    a data URI by the file if the model also encodes images or audio.
+    """
+    routes, options = getattr(model[0], "sub_modules", {}), {}
+    first = model[0]
+    if routes:
+        model, options = first, {"modality": "text"}
+        first = routes[first._resolve_route(modality="text")][0]
+    inputs: list[Any] = [{"text": text} for text in texts] if hasattr(first, "input_formatter") else texts
+    return dict(model.preprocess(inputs, prompt=prompt, **options))
 
 
 def label(path: Path) -> str:

@@ -36,11 +36,7 @@ class MultimodalEncoder(FolderEncoder):
         self.others = {name: partial(self._vectors, make) for name, make in makers.items() if name in self.modalities}
         scale = _scale(model[0], path)
         self._logit_scale = None if scale is None else lambda: scale
-        routes = getattr(model[0], "sub_modules", {})
-        if routes:  # a sentence that looks like the URL of an image is a sentence
-            prompt = model.prompts.get(model.default_prompt_name)
-            self.tokenize = lambda texts: dict(model[0].preprocess(texts, prompt=prompt, modality="text"))
-        elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
+        if str(getattr(getattr(model[0], "config", None), "model_type", "")).startswith("siglip"):
             self._pad_to_limit()
 
     @property

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicse.data.word_vectors import open_vectors
-from multicse.evaluation.encoders.encoder import FolderEncoder
+from multicse.evaluation.encoders.encoder import FolderEncoder, on_device
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.task import Encoder, embed, encode_once, unit
@@ -77,6 +77,7 @@ def circle(model: str, table: Table, data: Path) -> Figure:
     return figure
 
 
+@torch.no_grad()
 def token_states(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
     """Return the last hidden states (N, 5, d) of five random tokens of each of N texts, drawn with replacement."""
     assert isinstance(encoder, FolderEncoder)
@@ -84,7 +85,9 @@ def token_states(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
     drawn: list[np.ndarray] = []
     for start in range(0, len(texts), 64):  # the states of all tokens of all texts would be gigabytes
         part = list(texts[start : start + 64])
-        states = encoder.model.encode(part, output_value="token_embeddings", show_progress_bar=False)
+        features = encoder.model(on_device(encoder.tokenize(part), encoder.device))
+        rows = zip(features["token_embeddings"], features["attention_mask"].bool(), strict=True)
+        states = [states[mask] for states, mask in rows]
         drawn += [one[rng.integers(len(one), size=DRAWN_TOKENS)].float().cpu().numpy() for one in states]
     return np.stack(drawn)
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import soxr
 import torch
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Router, Transformer
 
 from multicse.evaluation.encoders.multimodal import load_whole
 from multicse.evaluation.task import EvaluationError, Sound
 from tests.evaluation.evaluation_helpers import sentence
 from tests.evaluation.multimodal_helpers import LIMIT, RATE, tiny_clap, tiny_clip, tiny_siglip
+from tests.small import png
 
 TEXTS = [sentence(random.Random(i)) for i in range(9)]
 PICTURES = [np.random.default_rng(i).integers(0, 255, (12 + i, 30 - i, 3), dtype=np.uint8) for i in range(9)]
@@ -61,6 +65,30 @@ def test_items_equal_transformers(
     want = theirs(folders[name], [getattr(item, "samples", item) for item in items], modality, **options)
     assert np.abs(want - want[0]).max() > 0.05 and encoder.limit == LIMIT
     np.testing.assert_allclose(encoder.encode(items, modality), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip", "clap", "router"])
+def test_texts_that_name_files_are_texts(
+    folders: dict[str, Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sentence-transformers would open the files and download the links, or refuse the batch."""
+    monkeypatch.chdir(tmp_path)
+    Path("photo.png").write_bytes(png(PICTURES[0]))
+    soundfile.write("dog.wav", SHORT[0].samples, RATE)
+    Path("dog.mp4").write_bytes(b"")
+    texts = ["photo.png", "dog.wav", "dog.mp4", "https://example.org/a/dog.jpg", "http://example.org/dog.flac"]
+    texts += ["data:image/png;base64,dog", "https://youtu.be/dog", TEXTS[0], "https://[dog].png"]
+    padding = "max_length" if name == "siglip" else True
+    mask = {"return_attention_mask": False} if name == "siglip" else {}
+    want = theirs(folders["clip" if name == "router" else name], texts, "text", padding=padding, **mask, **CUT)
+    folder = folders[name] if name != "router" else tmp_path / "router"
+    if name == "router":
+        routes = {"text": [Transformer(str(folders["clip"]))], "image": [Transformer(str(folders["clip"]))]}
+        SentenceTransformer(modules=[Router(routes)], device="cpu").save(str(folder), create_model_card=False)
+    for batch_size in (1, 9):
+        np.testing.assert_allclose(load_whole(folder, batch_size=batch_size).encode(texts), want, atol=1e-5)
+    pairs = load_whole(folder).encode(texts[:1])  # a batch in which every text looks like a file
+    np.testing.assert_allclose(pairs, want[:1], atol=1e-5)
 
 
 def test_audio_of_other_sampling_rates_is_resampled(folders: dict[str, Path]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from pyarrow import fs
@@ -29,6 +30,7 @@ from multicse.data.order import seed_of
 from multicse.data.remote import retry
 from multicse.evaluation.encoders.encoder import ModuleEncoder
 from multicse.trainers.engine.sharding import full_tensors, local_part
+from multicse.trainers.jobs import refuse_unwritable
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -44,6 +46,8 @@ MANIFEST = "manifest.json"
 """SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written."""
+CREDENTIALS = "S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws"
+"""Where credentials of a store are searched, for errors."""
 NODE_FOLDER = "node-"
 """Prefix of the download folder of a node other than the first."""
 
@@ -211,10 +215,7 @@ class Store:
         self._files: fs.FileSystem = fs.LocalFileSystem()
         self._root: str = os.path.abspath(place)
         if self.remote:
-            try:
-                self._files, self._root = fs.FileSystem.from_uri(place)
-            except (OSError, ValueError) as error:
-                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
+            self._files, self._root = opened(place)
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
 
@@ -318,7 +319,7 @@ class Store:
     def _unreachable(self, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"run.storage: {self.place} cannot be reached ({error}). Run the same command again when it can. This machine "
-            "needs its credentials (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+            f"needs its credentials ({CREDENTIALS})"
         )
 
     def _write(self, step: int, write_files: WriteFiles) -> None:
@@ -361,6 +362,37 @@ class Store:
             self._files.delete_dir(f"{self._root}/{name_of(step)}")
         else:
             remove(self.local / name_of(step))
+
+
+def opened(url: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URL, and the path in it. Raises CheckpointError if pyarrow does not support it."""
+    try:
+        files, path = fs.FileSystem.from_uri(url)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"run.storage={url!r} cannot be used: {error}") from None
+    return files, path
+
+
+def refuse_unwritable_storage(storage: str) -> None:
+    """Raise ValueError if ``run.storage`` cannot be written to. It writes a small file or object, and removes it."""
+    files, root = opened(storage) if "://" in storage else (fs.LocalFileSystem(), storage)
+    if isinstance(files, fs.LocalFileSystem):
+        refuse_unwritable("run.storage", Path(root))
+        return
+    probe = f"{root.rstrip('/')}/.writable-{uuid4().hex}"
+
+    def write_and_remove() -> None:
+        with files.open_output_stream(probe) as stream:
+            stream.write(b"multicse")
+        files.delete_file(probe)
+
+    try:
+        retry(write_and_remove)
+    except OSError as error:
+        raise CheckpointError(
+            f"run.storage: {storage} cannot be written to ({error}). Check its address, and that this machine has its "
+            f"credentials ({CREDENTIALS}), or set another run.storage"
+        ) from None
 
 
 def latest_checkpoint(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from multicse.data.shard_urls import expand, is_hub_name
 from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
+from multicse.trainers.engine.checkpoint import refuse_unwritable_storage
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.engine.report_to import check_installed
@@ -48,6 +49,8 @@ def check(recipe: Recipe) -> None:
     with _named():
         resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
+        if recipe.run.storage:
+            refuse_unwritable_storage(recipe.run.storage)
     _check_export(recipe)
     _check_task_names(recipe)
     _warn_of_small_shares(recipe)

@@ -97,8 +97,8 @@ def resolve(recipe: Recipe) -> Recipe:
     """
     run = recipe.run
     storage = run.storage or os.environ.get(STORAGE) or None
-    if storage and "://" not in storage and in_copy():
-        storage = str(results_folder(storage))
+    if storage and "://" not in storage:
+        storage = str(results_folder(storage) if in_copy() else Path(storage).expanduser().resolve())
     database = kept(Path("mlflow.db"), storage).resolve()
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
     output = kept(Path(run.output_dir), storage).resolve()

@@ -6,9 +6,11 @@ import errno
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from multicse.data import remote
 from multicse.trainers.engine.checkpoint import (
@@ -19,9 +21,11 @@ from multicse.trainers.engine.checkpoint import (
     latest_checkpoint,
     name_of,
     read_state,
+    refuse_unwritable_storage,
 )
+from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.engine.output import Output
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe, RecipeError
 
 
 def fill(text: str) -> WriteFiles:
@@ -189,3 +193,51 @@ def test_an_unreachable_store_does_not_count_as_empty(
     monkeypatch.setattr(remote, "PAUSE", 0.01)
     with pytest.raises(CheckpointError, match=r"cannot be reached \(503\)"):
         Output(other).finished()
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+@pytest.mark.parametrize("storage", ["file/run", "/proc/none"])
+def test_a_storage_that_cannot_be_written_is_refused_before_the_run(
+    recipe: Recipe, tmp_path: Path, form: str, storage: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RecipeError, match=r"run\.storage: .*(is a file|cannot be written to)"):
+        fit(recipe.replace("run.storage", form.format(tmp_path / storage)))
+    assert not Path(recipe.run.output_dir).exists() and (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URL of an empty bucket, with the options that pyarrow needs."""
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    store.start()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    address = "{}:{}".format(*store.get_host_and_port())
+    fs.S3FileSystem(endpoint_override=address, scheme="http", region="us-east-1", allow_bucket_creation=True).create_dir(
+        "runs"
+    )
+    yield f"s3://runs/all?endpoint_override={address}&scheme=http&region=us-east-1"
+    store.stop()
+
+
+def test_a_bucket_is_checked_by_an_object_that_is_removed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_unwritable_storage(bucket)
+    files, _ = fs.FileSystem.from_uri(bucket)
+    assert not [info for info in files.get_file_info(fs.FileSelector("runs", recursive=True)) if info.is_file]
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
+    with pytest.raises(CheckpointError, match=r"run\.storage: s3://others/all.* cannot be written to .*credentials"):
+        refuse_unwritable_storage(bucket.replace("runs", "others", 1))
+
+
+def test_a_relative_storage_is_the_same_folder_for_driver_and_workers(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve(recipe.replace("run.storage", "store")).run.storage == str(tmp_path / "store")
+    monkeypatch.setenv("MULTICSE_STORAGE", "there/../store")
+    assert resolve(recipe).run.storage == str(tmp_path / "store")
+    monkeypatch.setenv("MULTICSE_STORAGE", "s3://bucket/store")
+    assert resolve(recipe).run.storage == "s3://bucket/store"

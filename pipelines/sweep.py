@@ -19,7 +19,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors, command, did_you_mean
-from multicse.evaluation.tables import before_after, layout
+from multicse.evaluation.tables import averages, before_after, layout
 from multicse.pipelines import RULES, registry
 from multicse.pipelines.api import load_recipe, prepare
 from multicse.pipelines.cli import is_shown, parse, refuse_unused
@@ -68,7 +68,8 @@ class Arguments:
     scheduler: Literal["asha", "none"] = "asha"
     """Early stopping of trials. asha: stops two thirds of the trials after 60 % of their steps. none: no early stopping."""
     seeds: tuple[int, ...] | None = None
-    """Seeds of every configuration; their scores are averaged. Default: the seed of the recipe."""
+    """Seeds of every configuration; their scores are averaged. Default: the seed of the recipe. With --trials 1 the
+    unchanged recipe is trained with each seed; the table has the mean and sample standard deviation of its scores."""
     concurrent: int | None = None
     """Maximum number of trials at a time. Default: as many as fit on the machine or cluster."""
     retries: int = 1
@@ -231,8 +232,11 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
     """Return the sweep with its defaults filled in, and its folder."""
     from multicse.trainers.tuning.sweep import Sweep, prepared
 
-    grid = how["searcher"] == "grid"
-    space = ("paper" if grid else "wide") if how["space"] is None else how["space"]
+    grid, alone = how["searcher"] == "grid", how["trials"] == 1
+    if alone:  # the unchanged recipe, which is never stopped: an evaluation more often has no purpose
+        how["scheduler"] = "none"
+    default: SearchSpace | str = {} if alone else "paper" if grid else "wide"
+    space = default if how["space"] is None else how["space"]
     how["space"] = _space(pipeline, space) if isinstance(space, str) else space
     how["trials"] = how["trials"] if how["trials"] is not None or grid else TRIALS
     how["seeds"] = (recipe.run.seed,) if how["seeds"] is None else tuple(how["seeds"])
@@ -301,7 +305,7 @@ def _describe(made: Sweep, at_once: int, folder: Path) -> str:
     cpus, gpus = needs(made.recipe)
     lines = [
         f"sweep      {made.name}: {count(made)} trials of {made.recipe.name}",
-        f"space      {', '.join(made.space)}",
+        f"space      {', '.join(made.space) or 'none: the unchanged recipe'}",
         f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
         f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.eval_steps} steps",
         f"resources  {cpus:g} CPUs and {gpus:g} GPUs per trial, {at_once} trials at a time",
@@ -319,7 +323,8 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
     made, parent, folder = search.sweep, search.parent, Path(search.plan.folder)
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
     print(final_table(trials, made.metric))
-    sweep_figures(study(trials, sampled(made.space), own_values(made)), made.metric, parent.log_figure)
+    if made.space:
+        sweep_figures(study(trials, sampled(made.space), own_values(made)), made.metric, parent.log_figure)
     ended, order = sum(trial.ended for trial in trials), ranked(trials)
     if ended < search.total_samples:
         print(f"interrupted after {ended} of {search.total_samples} trials; the same command resumes the sweep")
@@ -366,7 +371,7 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
     delivered = deliver_best(plan, best, scores[0], parent, folder / BEST, model)
     after = {"best": mean_scores(scores)}
     if plain.score is not None:
-        after["unchanged"] = mean_scores(held_out(plan, plain))
+        after["unchanged"] = after["best"] if best is plain else mean_scores(held_out(plan, plain))
     metrics = {
         f"trained/{task}/{metric}": value.mean for task, values in after["best"].items() for metric, value in values.items()
     }
@@ -395,8 +400,9 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
 def _last_words(summary: Mapping[str, Any]) -> str:
     """Return the last lines of a sweep: held-out scores, recipe, model, MLflow run."""
     columns = ["before", *(["baseline"] if summary["baseline"] else [])]
-    held = {side: summary["held_out"].get(side, {}) for side in ("unchanged", "best")}
-    rows = before_after({name: summary[name] for name in columns} | held, is_shown)
+    sides = ("unchanged", "best") if summary["best"]["trial"] else ("unchanged",)
+    held = {side: summary["held_out"].get(side, {}) for side in sides}
+    rows = before_after({name: summary[name] | averages(summary[name]) for name in columns} | held, is_shown)
     best, counts = summary["best"], summary["trials"]
     return "\n".join(
         [

@@ -149,7 +149,7 @@ def multicse(words: list[str], tmp_path: Path) -> None:
         verb = importlib.import_module(VERBS[name])
         given = parsed(verb, rest)
     given, more = given if isinstance(given, tuple) else (given, [])
-    if name == "sweep" or name == "repeat":
+    if name == "sweep":
         recipe(given.pipeline, [given.recipe, *more])
     elif name == "describe" and (named := re.fullmatch(r"(\w+):([\w-]+)", given.what)):
         recipe(named[1], [named[2], *more])

@@ -29,14 +29,13 @@ from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.api import prepare
-from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
 from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
-from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.recipe import Recipe
@@ -246,6 +245,12 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     half.replace(file)
     return content
+
+
+def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
+    """Train a recipe with a seed, unless its run is finished, and return the summary of the run."""
+    print(f"seed {seed}: {output}")
+    return fit(prepare(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:

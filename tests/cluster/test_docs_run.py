@@ -154,11 +154,8 @@ def short(command: str) -> str:
     name = Path(words[1]).stem if words[0] == "python" and len(words) > 1 else ""
     for what, instead in STAND_INS.items():
         command = re.sub(what, instead, command)
-    if name in ("sweep", "repeat"):
-        command = (
-            re.sub(r"(?<=--recipe )(?!images)[\w-]+|(?<=examples/new_method.py )bert-base|\bdemo\b", "smoke", command)
-            + f" {SHORT}"
-        )
+    if name == "sweep":
+        command = re.sub(r"(?<=--recipe )(?!images)[\w-]+|\bdemo\b", "smoke", command) + f" {SHORT}"
     elif name in PAPERS and "--help" not in command:
         at = 3 if name == "run" else 2
         words = command.split()

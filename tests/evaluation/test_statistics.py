@@ -1,4 +1,4 @@
-"""Tests of significance against R, scipy and naive loops; a published p value is in tests/pipelines/test_repeat.py."""
+"""Tests of significance against R, scipy and naive loops; a published p value is in test_tables.py."""
 
 from __future__ import annotations
 

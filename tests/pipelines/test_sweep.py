@@ -20,6 +20,7 @@ from ray import tune
 from safetensors.torch import load_file
 
 from multicse.evaluation.statistics import Summary
+from multicse.pipelines import registry
 from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.launch import fit
@@ -31,6 +32,7 @@ from multicse.trainers.tuning.search import Search, run
 from multicse.trainers.tuning.sweep import Sweep, at_once, check_sweep, needs, plan_of, prepared, records_of
 from multicse.trainers.tuning.trial import metrics_of
 from multicse.trainers.tuning.trials import Status, Trial
+from tests.conftest import ROOT
 from tests.small import history, text_only
 
 pytestmark = pytest.mark.timeout(1800)
@@ -89,7 +91,7 @@ def test_a_scheduler_increases_rare_evaluations(recipe: Recipe) -> None:
         ({"searcher": "grid", "trials": 2, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"searcher": "grid", "trials": 9, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"space": {"streams.text.batch_size": tune.choice([16, 512])}}, "streams.text.batch_size"),
-        ({"space": {}}, "search space: it is empty"),
+        ({"space": {}}, "search space: it is empty; name at least one setting, or set --trials 1"),
         ({"space": {"optim.text.lr": tune.choice([])}}, r"optim\.text\.lr has no values"),
         ({"space": {"optim.text.learning_rate": tune.uniform(0, 1)}}, "optim.text.learning_rate"),
         ({"space": {"run.storage": tune.choice(["s3://me:hidden@bucket/runs"])}}, r"run\.storage='s3://\*\*\*@"),
@@ -145,6 +147,11 @@ def test_the_final_table_has_the_best_trials_trial_0_and_failures(monkeypatch: p
     ]
 
 
+def test_averages_over_tasks_have_a_deviation_over_seeds() -> None:
+    seeds = [{"sts12": {"spearman": first}, "sts13": {"spearman": 50.0}} for first in (40.0, 44.0)]
+    assert mean_scores(seeds)["average of 2"]["spearman"] == pytest.approx((46.0, 2**0.5, 2))
+
+
 def test_held_out_scores_are_compared_with_the_untrained_and_whitened_encoder() -> None:
     scores = {"lee": {"spearman": Summary(48.0, None, 1)}, "mr": {"accuracy": Summary(70.0, None, 1)}}
     summary = {
@@ -159,6 +166,9 @@ def test_held_out_scores_are_compared_with_the_untrained_and_whitened_encoder() 
     lines = [line.split() for line in pipeline._last_words(summary).splitlines()]
     assert ["lee", "spearman", "40.00", "44.00", "48.00", "48.00"] in lines
     assert ["mr", "accuracy", "60.00", "-", "70.00", "70.00"] in lines
+    summary["best"] = {"trial": 0, "score": 50.0, "pipeline": "simcse"}  # one column for one model
+    lines = [line.split() for line in pipeline._last_words(summary | {"unchanged": {"score": 50.0}}).splitlines()]
+    assert ["mr", "accuracy", "60.00", "-", "70.00"] in lines
 
 
 @pytest.mark.cluster
@@ -287,3 +297,32 @@ def test_from_the_command_line(
     (tmp_path / "out" / "summary.json").unlink()
     assert pipeline.main(command) == 0  # all trials are finished: only the results are written again
     assert json.loads((tmp_path / "out" / "trials.json").read_text()) == trials
+
+
+@pytest.mark.cluster
+def test_several_seeds_of_one_recipe(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One trial needs no space; the table has mean and deviation of the scores that the recipe has with each seed."""
+    monkeypatch.chdir(tmp_path)
+    own = (ROOT / "examples/new_method.py").read_text()  # defines no SPACES
+    Path("mine.py").write_text(own)
+    settings = [
+        "--run.tracking_uri",
+        f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "--run.max_steps",
+        "2",
+        "--run.cpus_per_worker",
+        "1",
+    ]
+    command = ["mine.py", "--recipe", "smoke", "--trials", "1", "--seeds", "3", "5", "--output", "out", *settings]
+    assert pipeline.main([*command, "--evaluation.keep", "last"]) == 0
+    printed = capsys.readouterr().out
+    cell = json.loads((tmp_path / "out" / "summary.json").read_text())["held_out"]["unchanged"]["lee"]["spearman"]
+    alone = []
+    for seed in (3, 5):
+        recipe = registry.load("mine.py").RECIPES["smoke"]().changed({"run.seed": seed, "run.output_dir": f"runs/{seed}"})
+        changes = {"run.max_steps": 2, "run.num_workers": 0, "run.threads": 1, "evaluation.keep": "last"}
+        alone.append(fit(recipe.changed(changes))["after"]["lee"]["spearman"])
+    assert cell == pytest.approx([np.mean(alone), np.std(alone, ddof=1), 2]) and cell[1] > 0
+    assert f"{cell[0]:.2f} ± {cell[1]:.2f}" in printed and "none: the unchanged recipe" in printed

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from multicse.evaluation import statistics
+from multicse.evaluation import statistics, tables
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
 from multicse.trainers.engine.checkpoint import (
@@ -61,7 +61,8 @@ def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
 
 
 def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summary]]:
-    """Return task -> metric -> mean and sample standard deviation over seeds."""
+    """Return task -> metric -> mean and sample standard deviation over seeds; averages over tasks are included as tasks."""
+    scores = [one | tables.averages(one) for one in scores]
     return {
         task: {
             metric: statistics.summary([one[task][metric] for one in scores])

@@ -22,7 +22,7 @@ def check(space: SearchSpace, recipe: Recipe) -> None:
     Every choice and grid value, and both ends of every range, is tried as the only change of the recipe.
     """
     if not space:
-        raise RecipeError("search space: it is empty; name at least one setting")
+        raise RecipeError("search space: it is empty; name at least one setting, or set --trials 1")
     for path, domain in space.items():
         if not (values := list(values_to_try(path, domain))):
             raise RecipeError(f"search space: {path} has no values; give at least one")

@@ -110,7 +110,8 @@ def check_sweep(sweep: Sweep) -> None:
     if sweep.retries < 0:
         raise RecipeError(f"--retries {sweep.retries}: set at least 0")
     check(sweep.recipe)
-    spaces.check(sweep.space, sweep.recipe)
+    if sweep.space or sweep.trials != 1:
+        spaces.check(sweep.space, sweep.recipe)
     for path, domain in sweep.space.items():
         for value in spaces.values_to_try(path, domain):
             if redacted(str(value)) != str(value):

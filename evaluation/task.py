@@ -91,7 +91,7 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
         EvaluationError: The encoder returns a wrong number of rows, or a value that is not finite (a NaN would otherwise
             turn into a plausible rank).
     """
-    vectors = np.asarray(encoder.encode(items, modality))
+    vectors = np.asarray(encoder.encode([*items], modality))  # a copy: the encoder may be a user's
     if vectors.ndim != 2 or len(vectors) != len(items):
         raise EvaluationError(f"the encoder returned shape {vectors.shape} for {len(items):,} items, expected (N, d)")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

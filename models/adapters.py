@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 from torch import nn
 
-from multicse.models.sentence_encoder import Settings
+from multicse.data.settings import EachOnce, Name, Settings
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -26,7 +26,7 @@ class LoRASettings(Settings):
     """Scale: the output of an adapter is multiplied by alpha / rank. If None, twice the rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout on the input of the adapters."""
-    targets: tuple[str, ...] = ()
+    targets: Annotated[tuple[Name, ...], EachOnce] = ()
     """Names of the linear layers with an adapter, such as `query value`. If empty, all linear layers."""
 
     def check(self) -> None:
@@ -37,6 +37,16 @@ class LoRASettings(Settings):
             )
         if self.rank and find_spec("peft") is None:
             raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or do not set it")
+
+    def check_targets(self, model: nn.Module) -> None:
+        """Raise ValueError if a name in `targets` belongs to no linear layer of the model."""
+        layers = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+        for target in self.targets:
+            if not any(f".{name}".endswith(f".{target}") for name in layers):
+                known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in layers))
+                raise ValueError(
+                    f"encoder.lora.targets={self.targets}: no linear layer is named {target!r}; there are {known}"
+                )
 
 
 def add_adapters(model: nn.Module, settings: LoRASettings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from multicse.data.streams.device import mask_draws, spec_augment
@@ -62,9 +62,9 @@ class HTSATTower(AudioTower):
     """Height and width of a patch of the square."""
     embed: int = Field(96, gt=0)
     """Channels of the first stage; they double with each stage, up to 768 by default."""
-    depths: tuple[int, ...] = Field((2, 2, 6, 2), min_length=1)
+    depths: tuple[PositiveInt, ...] = Field((2, 2, 6, 2), min_length=1)
     """Transformer blocks in each stage."""
-    heads: tuple[int, ...] = (4, 8, 16, 32)
+    heads: tuple[PositiveInt, ...] = (4, 8, 16, 32)
     """Attention heads per stage."""
     window: int = Field(8, gt=0)
     """Height and width of an attention window in patches."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, PositiveInt, Tag
 
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
@@ -41,7 +41,7 @@ class WordEncoderConfig(AnyEncoderConfig):
     """Epochs over the sentences if vectors are trained."""
     max_words: int = Field(64, gt=0)
     """Number of words to which sentences are truncated or padded."""
-    regions: tuple[int, ...] = (1, 1, 1, 6, 15, 20)
+    regions: tuple[PositiveInt, ...] = Field((1, 1, 1, 6, 15, 20), min_length=1)
     """Window sizes in words, one per bank of filters."""
     filters: int = Field(300, gt=0)
     """Filters per bank; the dimension of a sentence vector is the number of filters of all banks."""
@@ -69,7 +69,7 @@ class WordEncoderConfig(AnyEncoderConfig):
                 open_vectors(self.vectors)
             except DataError as error:
                 raise ValueError(f"encoder.vectors: {error}") from None
-        if max(self.regions, default=0) > self.max_words or min(self.regions, default=0) < 1:
+        if max(self.regions) > self.max_words:
             raise ValueError(f"encoder.regions={self.regions}: window sizes must be 1 to encoder.max_words={self.max_words}")
         return self
 

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from multicse.data.settings import Settings
 
 BRANCH_SCALE = 0.1
 """Factor on the initial output weights of feed-forward and on positions: near 0, layers start as the identity."""
 
 
-class FreshEncoder(BaseModel):
+class FreshEncoder(Settings):
     """BERT and WordPiece tokenizer that are created before pretraining (`pipelines/pretrain.py`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(8000, ge=100)
     """Vocabulary size of the tokenizer, which is trained on the text."""

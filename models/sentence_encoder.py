@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+
+from multicse.data.settings import Settings as Settings
 
 SENTENCES = "A sentence encoder: the cosine similarity of its vectors measures how similar the meanings of two texts are."
 
@@ -84,12 +85,6 @@ class SentenceEncoder(nn.Module):
     def probe_items(self) -> tuple[list[Any], list[Any]]:
         """Return items of the other modality for a test of an export, for `encode_items` and for sentence-transformers."""
         return [], []
-
-
-class Settings(BaseModel):
-    """Frozen part of a recipe; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AnyEncoderConfig(Settings):

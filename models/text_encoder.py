@@ -422,6 +422,9 @@ class EncoderConfig(AnyEncoderConfig):
                 raise
             raise ENCODER.cannot_load(self.path, error) from None
         self.lora.check()
+        if self.lora.targets:
+            with torch.device("meta"):  # names only
+                self.lora.check_targets(new_model(config))
         if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
             raise ValueError(
                 f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
+from multicse.data.settings import Settings
 from multicse.models.hub_folders import half, model_class, read_json, unpooled
 from multicse.models.pretrained import TOWER
 
@@ -43,10 +43,8 @@ class Tower(nn.Module):
         raise NotImplementedError  # the interface: every tower defines it
 
 
-class TowerConfig(BaseModel):
+class TowerConfig(Settings):
     """Settings of a tower. Kinds with a `path` can start from the weights of a folder or model ID."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     modality: ClassVar[Modality]
     batch_norm: ClassVar[bool] = False

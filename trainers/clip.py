@@ -77,6 +77,10 @@ class CLIPConfig(MethodConfig):
         """Return the embeddings of texts and items."""
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
 
+    def vector_size(self, encoder: Any) -> int:
+        """Return the dimension of the joint space."""
+        return self.embed_dim
+
     def check_settings(self) -> None:
         """Raise ValueError if no loss connects items with captions, or no loss uses `negatives`."""
         if self.negatives != NegativesConfig() and not {"captions", "nli", "nli_sentences"} & set(self.weights):

@@ -49,6 +49,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     citations: ClassVar[tuple[str, ...]] = ("wang2023grouped",)
     encoder_kind: ClassVar[str] = "word vectors"
     place: ClassVar[str] = "method"
+    parameter_groups: ClassVar[tuple[str, ...]] = ("base", "predictor")
 
     name: Literal["gclsr"] = "gclsr"
     augmentation: Literal["pwva", "none"] = "pwva"

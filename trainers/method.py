@@ -54,6 +54,8 @@ class MethodConfig(Settings):
     """Smallest batch size for which the losses can compare samples."""
     citations: ClassVar[tuple[str, ...]] = ()
     """Papers cited in the model card: keys of `papers.bib`, or BibTeX entries."""
+    parameter_groups: ClassVar[tuple[str, ...]] = ("weights", "biases_and_norms")
+    """Names of the groups that `Method.param_groups` returns, for the check of `optim.UPDATE.groups`."""
     added: ClassVar[tuple[str, ...]] = ()
     """Settings that older versions did not have. They are not part of a recipe's identity while they have their defaults."""
 
@@ -78,6 +80,14 @@ class MethodConfig(Settings):
     def vectors(self) -> dict[str, tuple[str, ...]]:
         """Return, for each stream, the features that `run.matryoshka` can truncate: those without a training-only head."""
         return {}
+
+    def vector_size(self, encoder: Any) -> int | None:
+        """Return the dimension of the features in `vectors`, or None if it is unknown.
+
+        Args:
+            encoder: Result of `AnyEncoderConfig.read`.
+        """
+        return getattr(encoder, "hidden_size", None)
 
     def check_settings(self) -> None:
         """Raise ValueError, which names the setting, if the settings contradict each other."""
@@ -216,7 +226,7 @@ class Method(nn.Module):
     def _shorter(self, stream: str, features: dict[str, Tensor], size: int) -> dict[str, Tensor]:
         """Truncate a stream's embeddings and normalise them to unit length."""
         vectors = {name: features[name] for name in self.vectors[stream] if name in features}
-        if (least := min(vector.shape[-1] for vector in vectors.values())) <= size:
+        if (least := min(vector.shape[-1] for vector in vectors.values())) <= size:  # `vector_size` of a user's method
             raise ValueError(f"run.matryoshka={self.matryoshka}: the embeddings have {least} dimensions; set smaller sizes")
         return {name: F.normalize(vector[..., :size], dim=-1) for name, vector in vectors.items()}
 

@@ -12,15 +12,24 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
-from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PositiveInt,
+    SerializeAsAny,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from multicse.data.errors import did_you_mean, redacted
+from multicse.data.settings import EachOnce, Name, Settings
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
 from multicse.data.streams.base import StreamConfig
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
-from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig
@@ -63,10 +72,13 @@ class ScheduleConfig(Settings):
     """Overrides per parameter group of the method."""
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimConfig(ScheduleConfig):
     """AdamW and learning rate schedule of one update."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's two moment estimates."""
     eps: float = Field(1e-8, gt=0)
     """Term in AdamW's denominator for numerical stability."""
@@ -105,9 +117,9 @@ class EvaluationConfig(Settings):
     """SentEval `downstream` folder or folder of raw TSV files. If None, only tasks without external data (Lee)."""
     select: str | None = "stsb-dev"
     """Development task for checkpoint selection, by its primary metric. If None, the last step is kept."""
-    watch: tuple[str, ...] = ()
+    watch: Annotated[tuple[Name, ...], EachOnce] = ()
     """Additional development tasks that are logged at every evaluation."""
-    final: tuple[str, ...] = ()
+    final: Annotated[tuple[Name, ...], EachOnce] = ()
     """Test tasks, evaluated once before training and once after it."""
     eval_steps: int = Field(125, gt=0)
     """Steps between two evaluations; each may select the checkpoint."""
@@ -159,11 +171,12 @@ class RunConfig(Settings):
     mini_batch_size: int | None = Field(None, gt=0)
     """Mini-batch size per worker for gradient caching (GradCache), for batches that do not fit into memory. Losses use
     the full batch; encoding costs one extra forward pass. If None, no caching."""
-    matryoshka: tuple[int, ...] = ()
-    """Additional embedding sizes for Matryoshka training, for example 64 128, whose losses are added."""
+    matryoshka: Annotated[tuple[PositiveInt, ...], EachOnce] = ()
+    """Additional embedding sizes for Matryoshka training, for example 64 128, whose losses are added; each is smaller than
+    the embedding."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay per step of a moving average of the weights, for example 0.999, which is evaluated and exported."""
-    callbacks: tuple[str, ...] = ()
+    callbacks: Annotated[tuple[Name, ...], EachOnce] = ()
     """User-defined callbacks, called at every logging step and every evaluation, as `package.module:NAME` or
     `FILE.py:NAME`: functions, or classes with a state that checkpoints contain."""
     gradient_checkpointing: bool = False
@@ -207,7 +220,7 @@ class RunConfig(Settings):
     """Name under which the export is registered in the MLflow model registry, as a new version."""
     push_to_hub: str | None = None
     """Hugging Face Hub repository, USER/NAME, to which the export is uploaded; a new repository is private."""
-    report_to: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    report_to: Annotated[tuple[Literal["tensorboard", "wandb"], ...], EachOnce] = ()
     """Additional trackers: `tensorboard` (OUTPUT_DIR/tensorboard), `wandb` (offline mode, OUTPUT_DIR/wandb)."""
     verbose: bool = False
     """Show log messages of Ray and other libraries."""

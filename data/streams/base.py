@@ -10,10 +10,11 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from multicse.data.errors import DataError
 from multicse.data.order import segment_count
+from multicse.data.settings import Settings
 from multicse.data.shard_urls import sizes
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
@@ -89,10 +90,8 @@ class Batch:
         return replace(self, tensors={**self.tensors, **tensors})
 
 
-class StreamConfig(BaseModel):
+class StreamConfig(Settings):
     """Settings of every stream."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     shards: str
     """Shard URLs: a path, a folder, a brace range, or several of these joined by `::`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode
@@ -39,7 +39,7 @@ class ImageStream(LabelledStream):
     """Smallest and largest area of a crop, as a share of the area of the image."""
     flip: float = Field(0.5, ge=0, le=1)
     """Probability that a view is flipped horizontally."""
-    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    jitter: tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat, NonNegativeFloat] = (0.4, 0.4, 0.4, 0.1)
     """Largest random change of brightness, contrast, saturation (factors) and hue (circles)."""
     jitter_probability: float = Field(0.8, ge=0, le=1)
     """Probability that the colours of a view are changed by `jitter`."""
@@ -47,7 +47,7 @@ class ImageStream(LabelledStream):
     """Probability that a view becomes gray."""
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     """Mean of red, green, blue (0 to 1) that is subtracted from the pixels. The default is ImageNet's."""
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
     """Standard deviation of red, green, blue (0 to 1) by which the pixels are divided. The default is ImageNet's."""
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -55,12 +55,10 @@ class ImageStream(LabelledStream):
         return [("kind", decode.IMAGES), *super().needs()]
 
     def check_settings(self) -> None:
-        """Check also the areas of crops and the standard deviations."""
+        """Check also the areas of crops."""
         super().check_settings()
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale={self.scale}: set the smallest and the largest area, above 0 and at most 1")
-        if min(self.std) <= 0:
-            raise ValueError(f"std={self.std}: pixels are divided by it; set values above 0")
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the geometric views ``image``, uint8 (V, 3, size, size), and the class."""

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
+from multicse.data.settings import Settings
 from multicse.data.streams.preprocess import window_and_hop
 
 
-class ImageInput(BaseModel):
+class ImageInput(Settings):
     """CLIP's preprocessing, equal in training and evaluation (Zhao et al. 2023), to float (B, 3, size, size).
 
     The shorter side is resized to `size` (bicubic), the central square is cropped, and the result is (x - mean) / std.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     size: int = Field(224, gt=0)
     """Height and width of the image in pixels."""
     mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)
     """Mean of red, green, blue (0 to 1) that is subtracted from the pixels. The default is CLIP's."""
-    std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.26862954, 0.26130258, 0.27577711)
     """Standard deviation of red, green, blue (0 to 1) by which the pixels are divided. The default is CLIP's."""
 
 
@@ -29,14 +28,12 @@ KALDI_RATE = 100
 """Lowest sampling rate in Hz with a sample in the 10 ms between two windows."""
 
 
-class AudioInput(BaseModel):
+class AudioInput(Settings):
     """CLAP's preprocessing (Zhao et al. 2023), or AST's: a log-mel spectrogram, float (B, frames, bins).
 
     Audio is cut or padded to `seconds`. A clip must be long enough for a frame: longer than half a window, since the edges
     are mirrored (`clap`), or at least one window long (`kaldi`).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     features: Literal["clap", "kaldi"] = "clap"
     """Kind of the spectrogram. `clap`: centred frames and Slaney's mel filters in decibels. `kaldi`: the filter bank of AST

@@ -8,13 +8,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
 from multicse.data.errors import DecodeError
+from multicse.data.settings import EachOnce
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode, preprocess
 from multicse.data.streams.base import Batch, Row, StreamConfig, Tokenize
@@ -73,7 +74,7 @@ class CaptionedStream(StreamConfig):
 
     captions: Literal["random", "first"] = "random"
     """Choice of a caption (or template) in each epoch. `random`: a random one. `first`: always the first."""
-    templates: tuple[str, ...] = ()
+    templates: Annotated[tuple[str, ...], EachOnce] = ()
     """Templates such as `a photo of a {}.`, in which `{}` or `{label}` is replaced by the class name, to make captions from
     class numbers. If empty, the samples contain captions."""
     classes: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from multicse.data.errors import DataError
 from multicse.data.order import seed_of
+from multicse.data.settings import Name
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.base import Row, StreamConfig, Tokenize
@@ -24,7 +25,7 @@ class TextStream(StreamConfig):
 
     kind: Literal["text"] = "text"
     """Kind of the stream; it cannot be changed."""
-    columns: tuple[str, ...] = ("txt",)
+    columns: tuple[Name, ...] = Field(("txt",), min_length=1)
     """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
     max_length: int = Field(32, gt=2)
     """Largest number of tokens of a sentence in training; the rest is cut off."""
@@ -71,7 +72,7 @@ class TextStream(StreamConfig):
 class LexiconTextStream(TextStream):
     """Views of one sentence, which reading tasks make with a lexicon."""
 
-    columns: tuple[str] = ("txt",)
+    columns: tuple[Name] = ("txt",)
     """Field with the sentence."""
     lexicon: str | None = None
     """Folder of WordNet's database files, or `small` for a table of some 200 words. If None, the environment variables
@@ -122,7 +123,7 @@ class NoisyTextStream(LexiconTextStream):
 
     kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # discriminator of the union
     """Kind of the stream; it cannot be changed."""
-    columns: tuple[str, ...] = ("txt",)  # type: ignore[assignment]  # any number
+    columns: tuple[Name, ...] = Field(("txt",), min_length=1)  # type: ignore[assignment]  # any number
     """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
     deletion: float = Field(0.0, ge=0, le=1)
     """Probability that a word is deleted; at least one word stays."""

@@ -119,6 +119,12 @@ class TripletTextStream(LexiconTextStream):
     """Largest share of skipped samples per epoch, sentences without a candidate included, with `on_bad_sample` `skip`: above
     it, the run stops."""
 
+    def check_settings(self) -> None:
+        """Check also that the smallest number of words is not above the largest."""
+        super().check_settings()
+        if self.words is not None and not 0 < self.words[0] <= self.words[1]:
+            raise ValueError(f"words={self.words}: set the smallest and the largest number of words, above 0, in this order")
+
     @model_validator(mode="after")
     def _skips_may_happen(self) -> TripletTextStream:
         if self.without_candidate == "skip" and self.on_bad_sample == "raise":

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from multicse.pipelines import cyclip, visualcse
+from multicse.pipelines import cyclip, gclsr, mocoutrl, visualcse
 from multicse.pipelines.cli import parse
-from multicse.trainers.engine.checks import find_callback
+from multicse.trainers.engine.checks import check_settings, find_callback
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.recipe import FORMER, RecipeError
 
@@ -118,7 +118,7 @@ def test_a_corrected_file_of_a_callback_is_executed_again(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="absent_module"):
         find_callback(f"{file}:note")
     for number in (1, 2):
-        file.write_text(f"def note(): return {number}")
+        file.write_text(f"def note(*_): return {number}")
         found: Any = find_callback(f"{file}:note")
         assert found() == number and find_callback(f"{file}:note") is found
 
@@ -156,3 +156,45 @@ def test_secrets_of_urls_are_not_stored_and_do_not_change_the_identity() -> None
     assert type(recipe).from_json(signed[0].to_json(secrets=True)) == signed[0]
     assert type(recipe).from_json(signed[0].to_json()).identity() == signed[0].identity() == signed[1].identity()
     assert recipe.replace("streams.text.shards", plain.replace("1", "2")).identity() != recipe.identity()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        *(("run.matryoshka", sizes, r"run\.matryoshka") for sizes in ((0,), (8, -1), (8, 8))),
+        ("run.report_to", ("wandb", "wandb"), r"run\.report_to: 'wandb' is given twice"),
+        ("run.callbacks", ("json:dumps", ""), r"run\.callbacks\.1: an element is empty"),
+        ("run.callbacks", ("json:dumps", "json:dumps"), r"run\.callbacks: 'json:dumps' is given twice"),
+        ("evaluation.watch", ("lee-dev", "lee-dev"), r"evaluation\.watch: 'lee-dev' is given twice"),
+        ("evaluation.final", ("lee", "lee"), r"evaluation\.final: 'lee' is given twice"),
+        ("evaluation.final", ("lee", " "), r"evaluation\.final\.1: an element is empty"),
+        ("optim.text.betas", (0.9, 1.0), r"optim\.text\.betas\.1"),
+        ("optim.text.lr", float("inf"), r"optim\.text\.lr: Input should be a finite number"),
+        ("encoder.lora", {"rank": 4, "targets": ("query", "query")}, r"encoder\.lora\.targets: 'query' is given twice"),
+        ("streams.text.columns", (), r"streams\.text\.columns"),
+        ("streams.text.columns", ("txt", ""), r"streams\.text\.columns\.1: an element is empty"),
+        ("streams.text.weights", (1, 0), r"streams\.text\.weights\.1"),
+        ("streams.image.jitter", (0.1, -0.1, 0, 0), r"streams\.image\.jitter\.1"),
+        ("streams.image.std", (1, 1, 0), r"streams\.image\.std\.2"),
+    ],
+)
+def test_every_element_of_a_list_is_checked(path: str, value: object, named: str) -> None:
+    with pytest.raises(RecipeError, match=named):
+        visualcse.demo().replace(path, value)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "named"),
+    [
+        (visualcse.demo, {"encoder.lora": {"rank": 4, "targets": ("query", "qery")}}, r"targets.*'qery'; there are query,"),
+        (visualcse.demo, {"optim.text.groups": {"heads": {"lr": 1.0}}}, r"optim\.text\.groups: .*'heads'.*weights"),
+        (gclsr.demo, {"optim.text.groups": {"weights": {"lr": 1.0}}}, r"optim\.text\.groups: .*'weights'.*predictor"),
+        (mocoutrl.demo, {"streams.text.words": (9, 3)}, r"streams\.text\.words=\(9, 3\)"),
+        (gclsr.demo, {"encoder.regions": (1, 65)}, r"encoder\.regions"),
+    ],
+)
+def test_names_and_sizes_in_lists_are_checked_before_a_run(make: Any, changes: dict[str, Any], named: str) -> None:
+    recipe = make().changed(changes)
+    with pytest.raises(ValueError, match=named):
+        check_settings(recipe)
+        recipe.encoder.read()

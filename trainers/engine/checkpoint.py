@@ -29,6 +29,7 @@ from multicse.data.errors import redacted
 from multicse.data.order import seed_of
 from multicse.data.remote import retry
 from multicse.evaluation.encoders.encoder import ModuleEncoder
+from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.sharding import full_tensors, local_part
 from multicse.trainers.jobs import refuse_unwritable
 from multicse.trainers.method import Method
@@ -71,7 +72,9 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     beside = [checkpoint.resolve().parent] if checkpoint else []
     if checkpoint and checkpoint.name.startswith("step-"):
         beside.append(beside[0].parent)
-    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output_dir)]))
+    encoder = recipe.encoder.load([*beside, Path(recipe.run.output_dir)])
+    with guest(f"method {recipe.method.name!r}", recipe.method):
+        method = recipe.method.build(encoder)
     if getattr(method.sentence_encoder, "projected", False):
         log.warning("encoder.path: the projection of this model into the space of another modality is not used")
     method.matryoshka, method.vectors = recipe.run.matryoshka, recipe.method.vectors()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import logging
 import os
 import re
@@ -45,7 +46,10 @@ def check(recipe: Recipe) -> None:
     with _named():
         encoder = recipe.encoder.read()
         recipe.method.check(recipe, encoder)
+        size = recipe.method.vector_size(encoder)
     _check_lengths(recipe, encoder)
+    if size is not None and (large := [cut for cut in recipe.run.matryoshka if cut >= size]):
+        raise RecipeError(f"run.matryoshka={large[0]}: the embeddings have {size} dimensions; set smaller sizes")
     with _named():
         resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
@@ -283,6 +287,13 @@ def _check_updates(recipe: Recipe) -> None:
         raise RecipeError(f"optim has {sorted(recipe.optim)}; each update needs an optimizer: add optim.{sorted(absent)[0]}")
     if unused := set(recipe.optim) - set(updates):
         raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no update; the updates are {list(updates)}. Remove it.")
+    groups = recipe.method.parameter_groups
+    for update, optim in recipe.optim.items():
+        if unknown := [name for name in optim.groups if name not in groups]:
+            raise RecipeError(
+                f"optim.{update}.groups: method {recipe.method.name!r} has no parameter group {unknown[0]!r}; it has "
+                f"{', '.join(groups)}"
+            )
     if recipe.lead not in recipe.streams:
         raise RecipeError(f"lead={recipe.lead!r} is not a stream; allowed: {sorted(recipe.streams)}")
 
@@ -409,6 +420,13 @@ def find_callback(name: str) -> Callback:
         found: Callback = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError) as error:
         raise ValueError(f"run.callbacks: {name!r} not found ({error}); use package.module:NAME or FILE.py:NAME") from None
+    try:
+        with contextlib.suppress(ValueError):  # some functions in C have no signature
+            inspect.signature(found).bind(*([] if isinstance(found, type) else ["step", "metrics", "engine"]))
+    except TypeError as error:
+        raise ValueError(
+            f"run.callbacks: {name!r} cannot be called ({error}); a function takes step, metrics and engine, a class nothing"
+        ) from None
     if hasattr(found, "state_dict") != hasattr(found, "load_state_dict"):
         raise ValueError(f"run.callbacks: {name!r} has only one of state_dict and load_state_dict; define both or neither")
     return found

@@ -23,6 +23,7 @@ from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
+from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
@@ -68,7 +69,8 @@ class Engine:
         """Callbacks by name (rank 0 only)."""
         for name in run.callbacks if host.rank == 0 else ():
             found = find_callback(name)
-            self.callbacks[name] = found() if isinstance(found, type) else found
+            with guest(f"run.callbacks: {name}", found, always=True):
+                self.callbacks[name] = found() if isinstance(found, type) else found
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -152,9 +154,10 @@ class Engine:
         while not self.done:
             with watchdog.step(self.step):
                 self.method.progress = self.step / self.steps
-                self.stepper(self.step, readers, window)
-                self.step += 1
-                self.method.after_step(self.step)
+                with guest(f"method {self.recipe.method.name!r}", self.method):
+                    self.stepper(self.step, readers, window)
+                    self.step += 1
+                    self.method.after_step(self.step)
                 if self.average is not None:
                     self.average.update_parameters(self.method)
                 self.seconds = time.perf_counter() - start
@@ -260,8 +263,9 @@ class Engine:
             self._call_callbacks(flat)
 
     def _call_callbacks(self, metrics: dict[str, float]) -> None:
-        for callback in self.callbacks.values():
-            callback(self.step, metrics, self)
+        for name, callback in self.callbacks.items():
+            with guest(f"run.callbacks: {name}", callback, always=True):
+                callback(self.step, dict(metrics), self)  # a copy, which it may change
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the weights that are kept and return the result of the run."""
@@ -387,7 +391,8 @@ class Engine:
             self.skips = state["skips"]
         for name, callback_state in state["callbacks"].items():
             if name in self.callbacks:
-                cast(Any, self.callbacks[name]).load_state_dict(callback_state)
+                with guest(f"run.callbacks: {name}", self.callbacks[name], always=True):
+                    cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
         self.windows = state["windows"]

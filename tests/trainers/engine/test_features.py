@@ -19,7 +19,7 @@ from torch import Tensor
 
 from multicse.models.adapters import merged
 from multicse.models.text_encoder import EncoderConfig
-from multicse.pipelines import simcse
+from multicse.pipelines import cyclip, simcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
@@ -149,8 +149,11 @@ def test_matryoshka_requires_losses_on_the_exported_embeddings(short: Recipe) ->
     check_settings(recipe)
     with pytest.raises(RecipeError, match=r"run\.matryoshka"):
         check_settings(recipe.replace("method.head", "mlp"))
-    with pytest.raises(ValueError, match=r"run\.matryoshka.*16 dimensions"):
-        run(short.replace("run.matryoshka", (16,)))
+    with pytest.raises(RecipeError, match=r"run\.matryoshka=16: the embeddings have 16 dimensions"):
+        check(short.replace("run.matryoshka", (8, 16)))
+    check(short.replace("run.matryoshka", (15,)))
+    joint = cyclip.demo().changed({"method.embed_dim": 8, "run.matryoshka": (8,)})
+    assert joint.method.vector_size(joint.encoder.read()) == 8, "of the joint space, not of the text encoder"
 
 
 @pytest.mark.parametrize("select", ["lee-dev", None])

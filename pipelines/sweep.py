@@ -248,18 +248,10 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
 
 def _unused(arguments: Arguments, recipe: Recipe) -> dict[str, str]:
     """Return the settings that trials do not use, with remedies."""
+    from multicse.trainers.tuning.space import SEEDS, UNUSED
     from multicse.trainers.tuning.trial import in_process
 
-    again = "the same command resumes an interrupted sweep; give another --output to start a new one"
-    unused = {
-        "run.output_dir": "every trial has its own folder; give the folder of the sweep as --output",
-        "run.save_steps": "trials save a checkpoint at every evaluation; set evaluation.eval_steps",
-        "run.keep_every": "trials keep their latest checkpoints only; train the best settings with it",
-        "run.resume": again,
-        "run.overwrite": again,
-    }
-    if arguments.seeds is not None:
-        unused["run.seed"] = "the seeds are --seeds; leave it out"
+    unused = UNUSED | ({} if arguments.seeds is None else {"run.seed": SEEDS})
     if in_process(recipe):
         unused["run.max_failures"] = "set the number of retries of a failed trial with --retries"
     return unused
@@ -316,7 +308,6 @@ def _describe(made: Sweep, at_once: int, folder: Path) -> str:
 
 def _conclude(search: Search, trials: Sequence[Trial]) -> int:
     """Write the results of a sweep (trials, figures, best recipe and model, held-out scores) and return the exit code."""
-    from multicse.trainers.tuning.space import sampled
     from multicse.trainers.tuning.study import study, sweep_figures
     from multicse.trainers.tuning.sweep import own_values
 
@@ -324,7 +315,7 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
     print(final_table(trials, made.metric))
     if made.space:
-        sweep_figures(study(trials, sampled(made.space), own_values(made)), made.metric, parent.log_figure)
+        sweep_figures(study(trials, made.domains, own_values(made)), made.metric, parent.log_figure)
     ended, order = sum(trial.ended for trial in trials), ranked(trials)
     if ended < search.total_samples:
         print(f"interrupted after {ended} of {search.total_samples} trials; the same command resumes the sweep")

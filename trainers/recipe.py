@@ -295,7 +295,7 @@ class RecipeError(ValueError):
 
 
 def _method(given: Any) -> Any:
-    return method_config(given.get("name", "")).model_validate(given) if isinstance(given, dict) else given
+    return method_config(str(given.get("name", ""))).model_validate(given) if isinstance(given, dict) else given
 
 
 AnyMethod = Annotated[SerializeAsAny[MethodConfig], BeforeValidator(_method)]
@@ -460,9 +460,14 @@ class Recipe(Settings):
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """Return the settings that determine the result and differ between two recipes: path -> both values."""
         ours, theirs = self.flat(), other.flat()
-        ignored = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
-        paths = [path for path in {**ours, **theirs} if path not in ignored]
+        paths = [path for path in {**ours, **theirs} if self.determines(path)]
         return {p: (ours.get(p), theirs.get(p)) for p in paths if ours.get(p) != theirs.get(p)}
+
+    @staticmethod
+    def determines(path: str) -> bool:
+        """Return whether the result depends on a setting, by its dotted path; if not, it is no part of the identity."""
+        section, _, name = path.partition(".")
+        return not (section == "run" and name in _NOT_IDENTITY) and not (section == "streams" and name.endswith(".cpus"))
 
     @cached_property
     def opened(self) -> dict[str, ShardSet]:

@@ -92,9 +92,11 @@ def test_a_scheduler_increases_rare_evaluations(recipe: Recipe) -> None:
         ({"searcher": "grid", "trials": 9, "space": {"optim.text.lr": tune.choice([0.1, 0.2])}}, "--trials 3"),
         ({"space": {"streams.text.batch_size": tune.choice([16, 512])}}, "streams.text.batch_size"),
         ({"space": {}}, "search space: it is empty; name at least one setting, or set --trials 1"),
-        ({"space": {"optim.text.lr": tune.choice([])}}, r"optim\.text\.lr has no values"),
+        ({"space": {"encoder.path": tune.choice(["no/such/folder"])}}, "encoder.path='no/such/folder'"),
         ({"space": {"optim.text.learning_rate": tune.uniform(0, 1)}}, "optim.text.learning_rate"),
-        ({"space": {"run.storage": tune.choice(["s3://me:hidden@bucket/runs"])}}, r"run\.storage='s3://\*\*\*@"),
+        ({"space": {"streams.text.shards": tune.choice(["s3://me:hidden@b/x.tar"])}}, r"shards='s3://\*\*\*@b.*password"),
+        ({"space": {"streams.text.batch_size": tune.randint(16, 4000)}}, "batch_size=.* samples"),
+        ({"space": {"run.seed": tune.choice([1, 2])}}, "the seeds are --seeds"),
     ],
 )
 def test_sweeps_that_cannot_run(small: Recipe, settings: dict[str, Any], named: str) -> None:

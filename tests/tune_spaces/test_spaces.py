@@ -68,7 +68,7 @@ def test_the_papers_grids(pipeline: str) -> None:
         for name in SIZES[pipeline]:
             space = SPACES[pipeline][name]
             own = values_of(recipe, list(space))
-            assert all(own[path] in list(values_to_try(path, domain)) for path, domain in space.items()), name
+            assert all(own[path] in list(values_to_try(domain)) for path, domain in space.items()), name
 
 
 def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
@@ -76,7 +76,7 @@ def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
     tables: list[tuple[Mapping[str, Mapping[str, object]], SearchSpace, str]] = [(ablation, SPACES["sgbert"]["paper"], "")]
     tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}weights"], "method.") for kind in ("", "nli-", "nli-sentences-")]
     for rows, space, prefix in tables:
-        known = {path: list(values_to_try(path, domain)) for path, domain in space.items()}
+        known = {path: list(values_to_try(domain)) for path, domain in space.items()}
         for row, changes in rows.items():
             for path, value in changes.items():
                 assert value in known.get(f"{prefix}{path}", [value]), row

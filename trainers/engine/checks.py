@@ -58,6 +58,11 @@ def check(recipe: Recipe) -> None:
     _check_export(recipe)
     _check_task_names(recipe)
     _warn_of_small_shares(recipe)
+    check_streams(recipe)
+
+
+def check_streams(recipe: Recipe) -> None:
+    """Raise RecipeError or DataError if the shards of a stream cannot be read as it is set."""
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
             shards = recipe.shards(name)

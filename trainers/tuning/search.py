@@ -23,8 +23,9 @@ from ray.tune.search import SearchAlgorithm
 
 from multicse.trainers.engine.output import JOURNAL
 from multicse.trainers.engine.tracking import RunHandle, drain, find_runs, rename
-from multicse.trainers.tuning import space as spaces
-from multicse.trainers.tuning.study import draw, study
+from multicse.trainers.tuning.space import stored
+from multicse.trainers.tuning.domains import draw
+from multicse.trainers.tuning.study import study
 from multicse.trainers.tuning.sweep import GRACE, KEPT, Sweep, count, grid, own_values, resources
 from multicse.trainers.tuning.trial import PERCENT, Plan, in_process, percent_of, trial
 from multicse.trainers.tuning.trials import Records, Status, Trial, short_name
@@ -110,8 +111,9 @@ class Search(SearchAlgorithm):
             startup = min(10, max(4, count(self.sweep) // 4))
             # constant_liar: concurrent trials should not all try the same region.
             sampler = TPESampler(seed=seed, n_startup_trials=startup, constant_liar=True)
-        space, own = spaces.sampled(self.sweep.space), own_values(self.sweep)
+        space, recipe, own = self.sweep.domains, self.sweep.recipe, own_values(self.sweep)
         values = draw(study(self.trials.values(), space, own, sampler), space)
+        values = {path: stored(recipe, path, value) for path, value in values.items()}
         return {path: value for path, value in values.items() if value != own[path]}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -188,18 +190,17 @@ def run(search: Search) -> list[Trial]:
 
 
 def make_scheduler(sweep: Sweep, known: Sequence[Trial] = ()) -> TrialScheduler | None:
-    """Return ASHA (Li et al., 2020) with the curves of `known` trials that have ended, or None without a scheduler."""
+    """Return ASHA (Li et al., 2020) with the curves of `known` trials, or None without a scheduler."""
     if sweep.scheduler == "none":
         return None
     asha = AsyncHyperBandScheduler(
         time_attr=PERCENT, metric="score", mode="max", max_t=100, grace_period=GRACE, reduction_factor=KEPT
     )
-    for one in known:
-        if one.status in ("finished", "stopped"):
-            like = SimpleNamespace(trial_id=one.trial_id)
-            asha.on_trial_add(None, like)
-            for step, score in one.curve:
-                asha.on_trial_result(None, like, {PERCENT: percent_of(step, one.steps, bool(one.changes)), "score": score})
+    for one in known:  # a trial that runs again is not judged again at a rung that it has passed
+        like = SimpleNamespace(trial_id=one.trial_id)
+        asha.on_trial_add(None, like)
+        for step, score in one.curve:
+            asha.on_trial_result(None, like, {PERCENT: percent_of(step, one.steps, bool(one.changes)), "score": score})
     return asha
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -12,13 +11,12 @@ import optuna
 from matplotlib import pyplot as plt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState
 from optuna.visualization import matplotlib as drawn
-from ray.tune.search.optuna import OptunaSearch
-from ray.tune.search.sample import Categorical, Domain
+from ray.tune.search.sample import Domain
 
+from multicse.trainers.tuning.domains import distribution, param_of
 from multicse.trainers.tuning.trials import Trial
 
 FEWEST = 8
@@ -34,7 +32,7 @@ def study(
     recipe itself.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    distributions = {path: _distribution(domain) for path, domain in space.items()}
+    distributions = {path: distribution(domain) for path, domain in space.items()}
     found = optuna.create_study(direction="maximize", sampler=sampler)
     for trial in trials:
         values, state = {**own, **trial.changes}, TrialState.RUNNING
@@ -46,36 +44,12 @@ def study(
             "intermediate_values": {step: score for step, score in trial.curve if math.isfinite(score)},
         }
         try:
-            params = {path: _param(domain, values[path]) for path, domain in space.items()}
+            params = {path: param_of(domain, values[path]) for path, domain in space.items()}
             one = optuna.create_trial(params=params, distributions=distributions, **outcome)
         except (TypeError, ValueError):
             one = optuna.create_trial(**outcome)
         found.add_trial(one)
     return found
-
-
-def draw(found: optuna.Study, space: Mapping[str, Domain]) -> dict[str, Any]:
-    """Return the next point of the space, drawn by the study's sampler."""
-    params = found.ask({path: _distribution(domain) for path, domain in space.items()}).params
-    return {path: _value(domain, params[path]) for path, domain in space.items()}
-
-
-def _distribution(domain: Domain) -> BaseDistribution:
-    """Convert a Tune domain to an Optuna distribution, with choices as JSON: Optuna supports neither tuples nor lists."""
-    if isinstance(domain, Categorical):
-        return CategoricalDistribution([json.dumps(value) for value in domain.categories])
-    (found,) = OptunaSearch.convert_search_space({"value": domain}).values()
-    return found
-
-
-def _param(domain: Domain, value: Any) -> Any:
-    return json.dumps(value) if isinstance(domain, Categorical) else value
-
-
-def _value(domain: Domain, param: Any) -> Any:
-    if isinstance(domain, Categorical):
-        return next(value for value in domain.categories if json.dumps(value) == param)
-    return param
 
 
 def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure], None]) -> None:

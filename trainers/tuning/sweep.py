@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from ray import tune
+from ray.tune.search.sample import Domain
 
 from multicse.data.errors import redacted
 from multicse.trainers import registry
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check, check_streams
 from multicse.trainers.engine.launch import resolve, with_uploaded_shards
 from multicse.trainers.engine.mlflow_server import source_tags
 from multicse.trainers.engine.output import experiment_of
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import space as spaces
+from multicse.trainers.tuning.domains import described
 from multicse.trainers.tuning.space import SearchSpace
 from multicse.trainers.tuning.trial import Plan, in_process, steps_of
 from multicse.trainers.tuning.trials import Records
@@ -59,6 +62,11 @@ class Sweep:
         """Return ``sweep-PIPELINE-RECIPE-1a2b3c``: the recipe's name, and a hash of everything that determines the sweep."""
         return f"sweep-{self.recipe.name.replace('/', '-')}-{self.identity()[:6]}"
 
+    @cached_property
+    def domains(self) -> dict[str, Domain]:
+        """Settings to vary, and the domains from which their values are drawn, with choices as the recipe stores them."""
+        return spaces.sampled(self.space, self.recipe)
+
     def identity(self) -> str:
         """Return a hash of everything that determines the trials, without resources and locations; 12 hex digits."""
         parts = {
@@ -79,12 +87,8 @@ class Sweep:
         return f"{'-' if lower_is_better(task) else ''}{task.name}/{task.primary}"
 
 
-def _described(domain: Any) -> Any:
-    """Return the content of a domain, equal in every process."""
-    if isinstance(domain, dict):
-        return domain
-    content = {name: value for name, value in vars(domain).items() if name != "sampler"}
-    return [type(domain).__name__, type(domain.get_sampler()).__name__, content]
+def _described(given: Any) -> Any:
+    return described(given) if isinstance(given, Domain) else given
 
 
 def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
@@ -112,14 +116,17 @@ def check_sweep(sweep: Sweep) -> None:
     check(sweep.recipe)
     if sweep.space or sweep.trials != 1:
         spaces.check(sweep.space, sweep.recipe)
-    for path, domain in sweep.space.items():
-        for value in spaces.values_to_try(path, domain):
+    for path, domain in sweep.domains.items():
+        for value in spaces.values_to_try(domain):
             if redacted(str(value)) != str(value):
                 raise RecipeError(
                     f"search space: {path}={redacted(str(value))!r} contains a password, but values are stored in records"
                 )
-            if path.startswith("streams."):  # also check the shards
+            with spaces.named(f"{path}={value!r}"):
                 check(sweep.recipe.replace(path, value))
+        for value in spaces.draws(domain) if path.startswith("streams.") else ():
+            with spaces.named(f"{path}={value!r}"):
+                check_streams(sweep.recipe.replace(path, value))
     if sweep.searcher == "grid":
         points = len(grid(sweep))
         if sweep.trials not in (None, points):
@@ -132,7 +139,7 @@ def check_sweep(sweep: Sweep) -> None:
 def grid(sweep: Sweep) -> list[dict[str, Any]]:
     """Return the changes of every trial of a grid, without duplicates; the unchanged recipe is first."""
     own = own_values(sweep)
-    points = [{path: value for path, value in point.items() if value != own[path]} for point in spaces.grid(sweep.space)]
+    points = [{path: value for path, value in point.items() if value != own[path]} for point in spaces.grid(sweep.domains)]
     return [{}, *(point for point in points if point)]
 
 

@@ -136,16 +136,23 @@ def test_asha_continues_the_best_third() -> None:
 
 
 def test_asha_is_restored_by_a_new_driver() -> None:
-    def known(number: int, status: Any) -> Trial:
-        curve, changes = ((300, 9.0), (round(10 * RUNG), float(number))), {RATE: 0.1} if number < 3 else {}
+    def known(number: int, status: Any, last: int) -> Trial:
+        curve = ((300, 9.0), (round(10 * RUNG), float(number)), (last, 0.0))
+        changes = {RATE: 0.1} if number else {}
         return Trial(number=number, trial_id=str(number), changes=changes, status=status, steps=1000, curve=curve)
 
-    trials = [known(0, "finished"), known(1, "stopped"), known(2, "finished"), known(7, "finished"), known(9, "running")]
+    # Scores at the rung: 1 to 5; the unchanged recipe is not judged.
+    trials = [known(0, "finished", 1000), known(1, "stopped", 600), known(2, "finished", 1000), known(3, "failed", 700)]
+    trials += [known(4, "running", 800), known(5, "running", 900)]
     asha = make_scheduler(sweep(), trials)
     assert asha is not None
-    for name, score, word in (("new", 1.0, asha.STOP), ("newer", 2.0, asha.CONTINUE)):
-        asha.on_trial_add(None, new := SimpleNamespace(trial_id=name))
-        assert asha.on_trial_result(None, new, {PERCENT: RUNG, "score": score}) == word
+    # The running trials have passed the rung: their next, worse score is not their score at the rung, and lowers no bar.
+    for name, percent, score, word in (
+        *(("4", 90.0, 0.5, asha.CONTINUE), ("5", 95.0, 0.0, asha.CONTINUE)),
+        *(("new", RUNG, 3.5, asha.STOP), ("newer", RUNG, 4.5, asha.CONTINUE)),
+    ):
+        asha.on_trial_add(None, trial := SimpleNamespace(trial_id=name))
+        assert asha.on_trial_result(None, trial, {PERCENT: percent, "score": score}) == word, name
 
 
 @pytest.mark.parametrize(("judged", "percent"), [(True, [25.0, 50.0, 75.0, 0.0]), (False, [0.0] * 4)])

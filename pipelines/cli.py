@@ -25,7 +25,7 @@ UNIMPROVED = (
 )
 """Warning at the end of a run with step 0 as its best step."""
 
-ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
+ALONE = ("--run.overwrite", "--export.whiten")
 """Options that mean True without a value."""
 MINE = "mine"
 """Word in place of a recipe's name: the recipe is made from the user's files (`pipelines/mine.py`)."""

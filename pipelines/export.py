@@ -32,8 +32,6 @@ class Additions:
     """Append a PCA whitening layer (Su et al. 2021) to the exported model, or remove the run's."""
     dimensions: int | None = None
     """Number of leading principal components that the whitening keeps."""
-    int8_ranges: bool | None = None
-    """Save int8_ranges.npy, the ranges for `quantize_embeddings(vectors, "int8", ranges)` of sentence-transformers."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Arguments:
     also with --method.tower.path OUT. A model with CLIP's ResNet or with word vectors contains Python code:
     SentenceTransformer(OUT, trust_remote_code=True).
 
-    Example: python pipelines/export.py runs/demo models/mine --onnx --int8
+    Example: python pipelines/export.py runs/demo models/mine
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
@@ -54,10 +52,6 @@ class Arguments:
     """Folder of the exported model."""
     overwrite: bool = False
     """Replace an earlier export."""
-    onnx: bool = False
-    """Also write OUT/onnx/model.onnx, for SentenceTransformer(OUT, backend="onnx")."""
-    int8: bool = False
-    """Also write OUT/onnx/model_int8.onnx with 8-bit weights, which is a quarter of the size and faster on a CPU."""
     export: Additions = Additions()
     """Post-processing that is fitted on the training text; its shards must still exist."""
     push_to_hub: str | None = None
@@ -88,7 +82,7 @@ def export(arguments: Arguments) -> Path:
     used = recipe.replace("export", {**recipe.export.model_dump(), **given})
     fit = fit_of(used, used.export)
     card = partial(_card_of, checkpoint, recipe, used)
-    names = write_export(encoder, out, card, arguments.onnx, arguments.int8, fit)
+    names = write_export(encoder, out, card, fit)
     if name is not None:
         print(f"uploaded to {push(out, name, names)}")
     return out

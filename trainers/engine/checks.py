@@ -366,8 +366,7 @@ def _check_export(recipe: Recipe) -> None:
     if recipe.export != ExportConfig():
         if not recipe.encoder.layered or not any(s.texts for s in recipe.streams.values()):
             raise RecipeError(
-                "export.whiten, export.int8_ranges: only transformer text models that are trained on sentences are "
-                "supported; remove them"
+                "export.whiten: only transformer text models that are trained on sentences are supported; remove it"
             )
         width = getattr(recipe.encoder.read(), "hidden_size", None)
         if recipe.export.dimensions and width and recipe.export.dimensions > width:

@@ -11,7 +11,6 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
@@ -21,7 +20,6 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.models.hub_folders import ROUTER, SCALE, load_saved
 from multicse.models.hub_folders import ExportError as ExportError
-from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.st_modules import add_whitening
 from multicse.trainers.engine.text_fit import some_sentences
@@ -36,14 +34,10 @@ PROBES = [
 """Texts of several lengths, whose embeddings must be the same after saving and loading."""
 TOLERANCE = 1e-4
 """Largest allowed difference between embeddings, relative to their largest absolute value."""
-ROUNDED = 0.25
-"""Tolerance for token states of a model with 8-bit weights and activations."""
 WHITENED = 0.01
 """Tolerance for whitened embeddings: axes of small variance are scaled up together with their rounding errors."""
 FITTED = 20_000
-"""Sentences of the training text for fitting whitening and ranges; 26 for each of BERT-base's dimensions."""
-RANGES = "int8_ranges.npy"
-"""File with the minimum and maximum of every dimension, (2, d), for ``quantize_embeddings(vectors, "int8", ranges)``."""
+"""Sentences of the training text for fitting the whitening; 26 for each of BERT-base's dimensions."""
 
 
 class Fit(NamedTuple):
@@ -71,8 +65,6 @@ def write_export(
     encoder: SentenceEncoder,
     out: Path,
     card: Callable[[CardText], str],
-    onnx: bool = False,
-    int8: bool = False,
     fit: Fit | None = None,
 ) -> list[str]:
     """Write a verified model folder with its card; files in an existing folder are replaced only after all checks passed.
@@ -81,9 +73,7 @@ def write_export(
         encoder: Trained encoder.
         out: Folder.
         card: Returns the model card for a description of the encoder and the folder.
-        onnx: Add an ONNX file, see `write_onnx`.
-        int8: Add an ONNX file with 8-bit weights as well.
-        fit: Data for whitening and ranges. If None, neither is fitted.
+        fit: Data for the whitening. If None, there is none.
 
     Returns:
         Names of the files, relative to `out`.
@@ -92,17 +82,14 @@ def write_export(
         ExportError: If the loaded folder gives other embeddings than the encoder, or the encoder does not support a setting.
         EvaluationError: If there is too little text to fit the whitening.
     """
-    for setting, wanted in {"--onnx": onnx or int8, "export.whiten, export.int8_ranges": fit is not None}.items():
-        if wanted and not encoder.layered:
-            raise ExportError(
-                f"{setting}: only transformer text models are supported, not dual encoders or other kinds of models"
-            )
+    if fit is not None and not encoder.layered:
+        raise ExportError(
+            "export.whiten: only transformer text models are supported, not dual encoders or other kinds of models"
+        )
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
-        if onnx or int8:
-            write_onnx(fresh, PROBES, int8)
         saved = verify(encoder, fresh)
         text = encoder.card(fresh)
         if fit is not None:
@@ -120,50 +107,38 @@ def write_export(
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)
-        for stale in {FLOAT, INT8, RANGES, ROUTER, SCALE} - set(names):  # of an earlier model
+        for stale in {ROUTER, SCALE} - set(names):  # of an earlier model
             (out / stale).unlink(missing_ok=True)
     return names
 
 
 def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
-    """Fit whitening and ranges, add them to the folder of a text model, and return its extended card text."""
+    """Fit the whitening, add it to the folder of a text model, and return its extended card text."""
     # The sentences with the smallest hashes: a random sample that does not depend on the order of the shards.
     chosen = nsmallest(FITTED, fit.texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     some = list(dict.fromkeys(chosen))
     encoder = load_encoder(folder)
-    notes = [text.notes]
-    if fit.settings.whiten:
-        whitened = Whitened(encoder, some, fit.settings.dimensions, source="the training text")
-        unit = type(encoder.model[-1]).__name__ == "Normalize"
-        want = torch.from_numpy(whitened.encode(PROBES))
-        want = torch.nn.functional.normalize(want) if unit else want
-        add_whitening(folder, whitened.mean, whitened.matrix)
-        encoder = load_encoder(folder)
-        got = torch.from_numpy(encoder.encode(PROBES))
-        _compare("SentenceTransformer", "whitened vectors", got, want, WHITENED)
-        notes.append(
-            f"The last layer whitens the embeddings (Su et al. 2021): centring, then projection on the first "
-            f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It "
-            "is named `whitening` in `modules.json`; further training ignores it."
-        )
-        text = text._replace(whitened=evaluate(fit.tasks, encoder))
-    if fit.settings.int8_ranges:
-        vectors = encoder.encode(some)
-        np.save(folder / RANGES, np.stack([vectors.min(0), vectors.max(0)]).astype(np.float32))
-        notes.append(
-            f"`{RANGES}` contains the minimum and maximum of every dimension over {len(some):,} sentences of the training "
-            'text. Use it to quantize embeddings to 8 bits: `quantize_embeddings(vectors, "int8", np.load(...))` from '
-            "`sentence_transformers.util`."
-        )
-    return text._replace(notes="\n\n".join(notes))
+    whitened = Whitened(encoder, some, fit.settings.dimensions, source="the training text")
+    unit = type(encoder.model[-1]).__name__ == "Normalize"
+    want = torch.from_numpy(whitened.encode(PROBES))
+    want = torch.nn.functional.normalize(want) if unit else want
+    add_whitening(folder, whitened.mean, whitened.matrix)
+    encoder = load_encoder(folder)
+    got = torch.from_numpy(encoder.encode(PROBES))
+    _compare("SentenceTransformer", "whitened vectors", got, want, WHITENED)
+    note = (
+        f"The last layer whitens the embeddings (Su et al. 2021): centring, then projection on the first "
+        f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It "
+        "is named `whitening` in `modules.json`; further training ignores it."
+    )
+    return text._replace(notes=f"{text.notes}\n\n{note}", whitened=evaluate(fit.tasks, encoder))
 
 
 def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For
-    a Hugging Face text model, AutoModel and the ONNX files must give the token states (B, L, d) that sentence-transformers
-    pools.
+    a Hugging Face text model, AutoModel must give the token states (B, L, d) that sentence-transformers pools.
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
@@ -182,9 +157,6 @@ def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
         pooled = saved[0]({name: tensor.clone() for name, tensor in inputs.items()})["token_embeddings"]
         mask = inputs["attention_mask"].bool()
         _compare("AutoModel", "token states", states[mask], pooled[mask])
-        for file, tolerance in {FLOAT: TOLERANCE, INT8: ROUNDED}.items():
-            if (folder / file).is_file():
-                _compare(file, "token states", onnx_states(folder / file, inputs)[mask], pooled[mask], tolerance)
         return saved
 
 

@@ -370,7 +370,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         if recipe.export == ExportConfig():
             raise
         # A failed whitening must not cost the model.
-        log.error("The model is exported without export.whiten and export.int8_ranges: %s", error)
+        log.error("The model is exported without export.whiten: %s", error)
         exported = write_export(method.sentence_encoder, export, card)
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}

@@ -23,8 +23,8 @@ from ray.tune.search import SearchAlgorithm
 
 from multicse.trainers.engine.output import JOURNAL
 from multicse.trainers.engine.tracking import RunHandle, drain, find_runs, rename
-from multicse.trainers.tuning.space import stored
 from multicse.trainers.tuning.domains import draw
+from multicse.trainers.tuning.space import stored
 from multicse.trainers.tuning.study import study
 from multicse.trainers.tuning.sweep import GRACE, KEPT, Sweep, count, grid, own_values, resources
 from multicse.trainers.tuning.trial import PERCENT, Plan, in_process, percent_of, trial

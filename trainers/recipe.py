@@ -447,8 +447,8 @@ class Recipe(Settings):
         evaluation = content["evaluation"]
         evaluation["data"] = local_name(evaluation["data"] or "")
         for name in ("watch", "final"):
-            evaluation[name] = [_local_task(task) for task in evaluation[name]]
-        evaluation["select"] = _local_task(evaluation["select"] or "")
+            evaluation[name] = [local_task(task) for task in evaluation[name]]
+        evaluation["select"] = local_task(evaluation["select"] or "")
         for _, settings, names in _named_sections(content):  # runs with former names can still be resumed
             for name, former in names.items():
                 if name in settings:
@@ -497,7 +497,7 @@ def _setting(place: tuple[int | str, ...]) -> list[str]:
     return names[:kind] + names[kind + 1 :]
 
 
-def _local_task(name: str) -> str:
+def local_task(name: str) -> str:
     """Return a task on user data, KIND:PATH, without the parent folders of PATH."""
     kind, colon, place = name.partition(":")
     if not colon:

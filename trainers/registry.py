@@ -75,6 +75,11 @@ def module_of(path: str | Path) -> str:
     return f"own_{Path(path).stem}_{zlib.crc32(str(path).encode()):08x}"
 
 
+def file_name(module: str) -> str:
+    """Return the file name of a module that `module_of` has named."""
+    return f"{module.removeprefix('own_').rpartition('_')[0]}.py"
+
+
 def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
     """Register the methods defined in the source text of a user file, for workers, which lack the file.
 

@@ -129,6 +129,10 @@ class StreamConfig(Settings):
         """Return the settings that name fields, each with a list of fields; a sample must have at least one."""
         return []
 
+    def defaults(self) -> dict[str, str]:
+        """Return the files and folders that the stream reads in place of settings that are None, by setting."""
+        return {}
+
     def open(self) -> ShardSet:
         """Open the shards of the stream.
 

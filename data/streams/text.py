@@ -83,6 +83,10 @@ class LexiconTextStream(TextStream):
         super().check(shards)
         self.open_lexicon()
 
+    def defaults(self) -> dict[str, str]:
+        """Return the folder of the lexicon that was found."""
+        return {} if self.lexicon else {"lexicon": self.open_lexicon().path}
+
     def open_lexicon(self) -> Lexicon:
         """Open the lexicon, once per process. Its error is a ValueError and no DataError, so that no sample is skipped."""
         from multicse.data.wordnet import open_lexicon

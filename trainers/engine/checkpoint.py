@@ -128,6 +128,17 @@ def weights_of(method: nn.Module) -> dict[str, Tensor]:
     return {name: full_tensors(tensor).detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
 
 
+def weights_left_out(method: nn.Module) -> dict[str, str]:
+    """Return the digest of the weights that checkpoints do not contain, such as frozen copies; empty without any."""
+    contained = method.state_dict().keys()
+    left_out = {name: tensor for name, tensor in method.named_parameters() if name not in contained}
+    digest = hashlib.sha256()
+    for name in sorted(left_out):
+        digest.update(left_out[name].detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    parts = sorted({name.partition(".")[0] for name in left_out})
+    return {f"frozen copy in method.{'/'.join(parts)}": digest.hexdigest()} if parts else {}
+
+
 def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
     """Load unsharded weights by name; with sharded layers each worker keeps its part."""
     own = method.state_dict()

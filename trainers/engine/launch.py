@@ -27,6 +27,7 @@ from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, St
 from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import Host, RayHost, Stopped
+from multicse.trainers.engine.inputs import PLACES
 from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
@@ -103,9 +104,8 @@ def resolve(recipe: Recipe) -> Recipe:
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
     output = kept(Path(run.output_dir), storage).resolve()
     recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
-    places = (".path", ".vectors", ".guide", ".lexicon", "evaluation.data")
     for path, value in recipe.flat().items():
-        if path.endswith(places) and value and value != SMALL_LEXICON and Path(value).exists():
+        if path.endswith((*PLACES, "evaluation.data")) and value and value != SMALL_LEXICON and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))

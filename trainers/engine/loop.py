@@ -25,6 +25,7 @@ from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
+from multicse.trainers.engine.inputs import difference, inputs
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
@@ -51,6 +52,8 @@ class Engine:
         else:
             set_matmul_precision(run)
         method = checkpoint.build_method(recipe)
+        self.inputs = checkpoint.weights_left_out(method) if host.rank == 0 else {}
+        """Digests of everything that the run reads, see `inputs` (rank 0 only)."""
         if run.sharded:  # moves one layer at a time to the device
             shard(method, host.device, PRECISIONS.get(run.precision))
         method = method.to(host.device)
@@ -75,6 +78,8 @@ class Engine:
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
+        if host.rank == 0:
+            self.inputs = inputs(recipe) | self.inputs
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
         self.windows: tuple[dict[str, Any], ...] = ()
@@ -338,7 +343,7 @@ class Engine:
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
             "baseline": self.baseline,
-            "data": self._digests(),
+            "inputs": self.inputs,
             "segments": {name: {s: at for rank in positions for s, at in rank[name].items()} for name in readers},
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
@@ -362,21 +367,15 @@ class Engine:
 
         self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
 
-    def _digests(self) -> dict[str, str]:
-        """Return the digest of the samples by stream."""
-        return {name: shards.digest for name, shards in self.shards.items()}
-
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
         if "segments" not in state:
             raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
-        before = state.get("data", {})
-        if changed := [name for name, digest in self._digests().items() if digest != before.get(name, digest)]:
-            raise checkpoint.CheckpointError(
-                f"streams.{changed[0]}.shards has changed since {folder} was written. Restore it, set another "
-                "run.output_dir, or start over: --run.resume never"
-            )
+        before = state.get("inputs", {})
+        if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", "--run.resume never"):
+            raise checkpoint.CheckpointError(text)
+        self.inputs |= before
         self.best = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)

@@ -15,9 +15,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from multicse.data.errors import DataError, redacted
+from multicse.data.errors import redacted
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.checks import describe_shards_of
+from multicse.trainers.engine.inputs import difference, inputs
 from multicse.trainers.engine.journal import retire
 from multicse.trainers.engine.mlflow_server import NoSuchRun, connect
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
@@ -29,6 +30,8 @@ RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.js
 """Files of a run's folder: recipe, result, MLflow run, metrics, skipped samples."""
 CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders in a run's folder: checkpoints, exported model, state of Ray Train during training."""
+INPUTS = "inputs"
+"""Key of the digests of a run's inputs in its note, see `inputs`."""
 DRIVER, WRITER = ".lock", ".writer.lock"
 """Locks in a run's output: of the driver, and of the worker that writes there."""
 OUTLIVES = 60.0
@@ -77,7 +80,7 @@ class Output:
         """Return the summary if this recipe's run is finished, which is printed, otherwise None.
 
         Raises:
-            RecipeError: If the folder contains a run of another recipe or of other samples.
+            RecipeError: If the folder contains a run of another recipe or with other inputs.
         """
         if self.recipe.run.overwrite:
             return None
@@ -85,7 +88,7 @@ class Output:
             raise RecipeError(f"run.output_dir={str(self.folder)!r} is a file; set a folder")
         summary = _read(self.folder / SUMMARY)
         self._refuse_another(summary)
-        self._refuse_other_data(summary)
+        self._refuse_other_inputs(summary)
         if summary is not None:
             for name in ("export", "checkpoint"):  # the folder may have been moved
                 last = Path(summary.get(name, ""))
@@ -122,19 +125,14 @@ class Output:
                 "Set another run.output_dir, or pass --run.overwrite to replace it"
             )
 
-    def _refuse_other_data(self, summary: dict[str, Any] | None) -> None:
+    def _refuse_other_inputs(self, summary: dict[str, Any] | None) -> None:
         note = _read(self.folder / NOTE) or {}
-        before = note.get("data") if self._is_ours(note) else None
+        before = note.get(INPUTS) if self._is_ours(note) else None
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
-        # A finished run no longer needs its data; for an unfinished run a later check reports missing files.
-        with contextlib.suppress(OSError, DataError):
-            now = _digests(describe_shards_of(self.recipe))
-            if other := [name for name, digest in now.items() if digest != before.get(name)]:
-                raise RecipeError(
-                    f"streams.{other[0]}.shards has changed since the run in {self.folder} was started. Restore it, set "
-                    "another run.output_dir, or pass --run.overwrite to train again"
-                )
+        again = "--run.resume never" if summary is None else "--run.overwrite"
+        if text := difference(before, inputs(self.recipe), f"the run in {self.folder}", again):
+            raise RecipeError(text)
 
     def start_or_resume(self) -> RunHandle:
         """Prepare the folder: keep the files of a run to resume, or remove the files of an earlier run.
@@ -174,10 +172,12 @@ class Output:
         # With a shared storage, the driver may have lost its disk before the first checkpoint.
         lost = store.remote and not run.overwrite and run.resume != "never"
         handle = self._open(note.get("run_id"), data, resumed=goes_on, running=cut_off or lost)
-        # A resumed run keeps the digests of its start. Without them, the worker compares the checkpoint's digests.
-        known = note.get("data") if goes_on else _digests(data)
+        # A resumed run keeps the inputs of its start. If they are lost, the worker compares those in the checkpoint.
+        known = note.get(INPUTS) if goes_on else {}
+        if known is not None:
+            known = inputs(self.recipe) | known
         fresh = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "storage": self._storage()}
-        _write(self.folder / NOTE, fresh | ({"data": known} if known else {}))
+        _write(self.folder / NOTE, fresh | ({INPUTS: known} if known else {}))
         if goes_on and (steps := store.steps()):
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
             print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
@@ -274,11 +274,6 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
         return Store(str(local), keep_every=permanent)
     base, question, options = recipe.run.storage.partition("?")
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local, permanent)
-
-
-def _digests(data: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the digest of the samples by stream."""
-    return {row["stream"]: row["digest"] for row in data}
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -22,7 +22,8 @@ from multicse.trainers.engine.output import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import history
+from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
+from tests.small import history, text_only
 
 
 @pytest.fixture(autouse=True)
@@ -142,10 +143,40 @@ def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path
     dies(monkeypatch, remote, 5)
     shutil.rmtree(remote.run.output_dir)
     for _ in range(2):
-        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"shards has changed .*run\.resume never"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(CheckpointError, match=r"have changed .*run\.resume never"),
+        ):
             patch.setattr("multicse.data.shards.ShardSet.digest", "another")
             fit(remote)
     assert fit(remote)["steps"] == 6
+
+
+def test_a_frozen_copy_of_another_encoder_is_refused(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A teacher is not in the checkpoint, so it is compared, also if nothing else is known of its encoder."""
+    encoder = shutil.copytree(recipe.flat()["encoder.path"], tmp_path / "encoder")
+    guided = SimCSEConfig(head="none", negatives=NegativesConfig(margin=0.1, guide="frozen"))
+    content = text_only(recipe).model_dump() | {"method": guided}
+    remote = Recipe.model_validate(content).changed(
+        {"run.storage": f"file://{tmp_path}/store", "encoder.path": str(encoder), "evaluation.eval_steps": 2}
+    )
+    whole = fit(remote.replace("run.output_dir", str(tmp_path / "whole")))
+    dies(monkeypatch, remote, 5)
+    shutil.rmtree(remote.run.output_dir)
+    file = encoder / "model.safetensors"
+    before = file.read_bytes()
+    file.write_bytes(before[:-4] + b"\0\0\1\1")
+    with pytest.raises(
+        CheckpointError, match=r"encoder\.path, frozen copy in method\.judge have changed .*run\.resume never"
+    ):
+        fit(remote)
+    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"^frozen copy in method\.judge has changed"):
+        patch.setattr("multicse.trainers.engine.loop.inputs", lambda _: {})
+        fit(remote)
+    file.write_bytes(before)
+    assert fit(remote)["fingerprints"] == whole["fingerprints"]
 
 
 def test_a_run_resumes_if_a_new_version_computes_another_identity(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +236,7 @@ def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mon
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         fit(recipe.replace("run.seed", 7))
     with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
-        patch.setattr("multicse.trainers.engine.output._digests", lambda _: {"text": "another"})
+        patch.setattr("multicse.trainers.engine.output.inputs", lambda _: {"streams.text.shards": "another"})
         fit(recipe)
     file = Path(recipe.run.output_dir) / "recipe.json"
     content = file.read_text()

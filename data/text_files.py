@@ -5,6 +5,7 @@ Errors of a file are DataErrors that name file, line and remedy; an OSError is a
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -38,10 +39,34 @@ _OTHER = {
     b"\x28\xb5\x2f\xfd": "is compressed; decompress it (unzstd)",
     b"PK\x03\x04": "is a ZIP archive or an Excel workbook; unpack it, or save its sheet as CSV UTF-8",
     b"PAR1": "is a Parquet file; name it .parquet",
-    b"\xff\xfe": "is UTF-16; save it as UTF-8 (Excel: CSV UTF-8)",
-    b"\xfe\xff": "is UTF-16; save it as UTF-8",
 }
 """First bytes of files that are neither texts nor text tables, and the remedy."""
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def decoded(content: bytes, place: object) -> str:
+    """Decode a text file that another program may have written.
+
+    Args:
+        content: UTF-8 with or without a byte order mark, or UTF-16 with one.
+        place: Name of the file for the error.
+
+    Returns:
+        The text without the mark, with line feeds as line ends.
+
+    Raises:
+        DataError: If it is not such a text.
+    """
+    encoding = "utf-16" if content.startswith(UTF16) else "utf-8-sig"
+    try:
+        return re.sub(r"\r\n?", "\n", content.decode(encoding))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place} is not UTF-8 ({error}); save it as UTF-8") from None
+
+
+def read_text(path: Path | str) -> str:
+    """Read a small text file as `decoded` does; a file that cannot be read is an OSError."""
+    return decoded(Path(path).expanduser().read_bytes(), path)
 
 
 @dataclass
@@ -96,7 +121,9 @@ def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple
 def read_lines(
     path: Path | str, *, blank: bool = False, latin: bool = False, left_out: Blank | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a UTF-8 file (``.gz``: compressed) with their numbers from 1.
+    """Yield the lines of a text file (``.gz``: compressed) with their numbers from 1.
+
+    The text is UTF-8, or UTF-16 with a byte order mark.
 
     Lines end with a line feed, a carriage return or both. No other Unicode separator ends a line, since sentences contain
     them. Line ends and the byte order mark are removed.
@@ -318,6 +345,8 @@ def _decoded(path: Path | str, encoding: str) -> Iterator[tuple[int, str]]:
             file = stack.enter_context(file)
             if is_gzipped(str(path)):
                 file = stack.enter_context(gzip.GzipFile(fileobj=file))
+            if encoding == "utf-8-sig" and file.peek(2).startswith(UTF16):  # Windows, "Unicode text"
+                encoding = "utf-16"
             # All three line ends, and no other. Not by iteration: a line may be as long as a small gzip file makes it.
             text = io.TextIOWrapper(file, encoding, "surrogateescape", newline="")
             for number, line in enumerate(iter(partial(text.readline, limits.LINE + 1), ""), 1):

@@ -25,6 +25,7 @@ import numpy as np
 
 from multicse.data import limits
 from multicse.data.errors import DataError
+from multicse.data.text_files import UTF16, decoded
 
 logger = logging.getLogger(__name__)
 
@@ -337,7 +338,8 @@ def _open(path: Path) -> io.BufferedReader:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a text file; raise DataError if one is too long for a word and its vector."""
-    with _open(path) as file:
+    with _open(path) as opened:
+        file = io.BytesIO(decoded(opened.read(), path).encode()) if opened.peek(2).startswith(UTF16) else opened
         for number, line in enumerate(iter(partial(file.readline, limits.LINE + 1), b""), 1):
             if len(line) > limits.LINE:
                 raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")

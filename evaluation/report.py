@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multicse import load_plugins
+from multicse.data.text_files import read_text
 from multicse.evaluation import tables
 from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
 from multicse.evaluation.tasks.geometry import GeometryTask
@@ -103,7 +104,7 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
     """Read the results of these tasks from a report of one model, and the examples from the .npz file next to it."""
     names = [task.name for task in tasks]
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = json.loads(read_text(file))
         report["results"] = {name: found for name, found in report["results"].items() if name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EvaluationError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from multicse.data.errors import command, did_you_mean
+from multicse.data.text_files import read_text
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.registry import load_file
 
@@ -104,7 +105,7 @@ def from_file(file: Path, option: str = "") -> Recipe:
     if not file.is_file():
         raise RecipeError(f"{option}file {file} not found; give the recipe.json of a run, or the name of a recipe")
     try:
-        recipe = Recipe.from_json(file.read_text())
+        recipe = Recipe.from_json(read_text(file))
     except (ValueError, OSError) as error:
         raise RecipeError(f"{option}{file} is not the recipe.json of a run: {error}") from None
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from multicse.data.errors import command
+from multicse.data.text_files import read_text
 from multicse.trainers.method import MethodConfig
 
 METHODS = {
@@ -55,7 +56,7 @@ def method_config(name: str) -> type[MethodConfig]:
 
 def load_file(path: str | Path) -> ModuleType:
     """Execute a user's Python file, register the methods whose settings it defines, and return its module."""
-    return load_source(module_of(path), Path(path).read_text(encoding="utf-8"), str(path))
+    return load_source(module_of(path), read_text(path), str(path))
 
 
 def own_module(path: str | Path) -> ModuleType:
@@ -66,7 +67,7 @@ def own_module(path: str | Path) -> ModuleType:
     name, file = module_of(path), Path(path)
     if name in sys.modules and sys.modules[name].__file__ is None:
         return sys.modules[name]
-    changed = file.is_file() and _files.get(name) != file.read_text(encoding="utf-8")
+    changed = file.is_file() and _files.get(name) != read_text(file)
     return load_file(path) if changed or name not in sys.modules else sys.modules[name]
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from multicse.data.streams.pairs import PLACEHOLDERS, class_name_mismatch, fill, words
+from multicse.data.text_files import read_text
 from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, unit
 from multicse.evaluation.tasks.paired_items import PairedTask
 from multicse.evaluation.tasks.retrieval import TIE
@@ -127,7 +128,7 @@ def read_prompts(path: str | Path) -> Prompts:
     """Read a JSON file: ``{"classes": [...], "templates": [...]}``, or a list of classes."""
     path = Path(path).expanduser()
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_text(path))
     except (OSError, ValueError) as error:
         raise EvaluationError(f"{path} cannot be read as a JSON file: {error}") from error
     classes = record.get("classes") if isinstance(record, dict) else record

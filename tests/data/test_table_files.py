@@ -102,7 +102,6 @@ def test_a_separator_that_is_named_is_obeyed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.csv", "text,n\na,1\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
         ("x.txt", "a sentence\n".encode("utf-16-le"), "zero bytes as UTF-16"),
         ("x.jsonl", '{"text": "a"}\n'.encode("utf-16-be"), "zero bytes as UTF-16"),
         ("x.csv", gzip.compress(b"text\n", mtime=0), r"add \.gz to its name"),

@@ -374,6 +374,8 @@ def _check_export(recipe: Recipe) -> None:
                 f"export.dimensions={recipe.export.dimensions}: the encoder has {width}; set it to at most {width}"
             )
     with _named():
+        if (name := recipe.run.register_as) is not None and (not name.strip() or {*"/:"} & {*name}):
+            raise ValueError(f"run.register_as={name!r}: MLflow allows names of models without / and :, and no empty ones")
         if recipe.run.push_to_hub is not None:
             from multicse.trainers.engine.export import check_hub  # takes seconds
 
@@ -424,6 +426,10 @@ def find_callback(name: str) -> Callback:
         found: Callback = getattr(module, attribute)
     except (ImportError, AttributeError, OSError, ValueError) as error:
         raise ValueError(f"run.callbacks: {name!r} not found ({error}); use package.module:NAME or FILE.py:NAME") from None
+    except Exception as error:  # of the user's code, for example a SyntaxError
+        raise ValueError(
+            f"run.callbacks: {name!r} cannot be imported ({type(error).__name__}: {error}); correct it"
+        ) from None
     try:
         with contextlib.suppress(ValueError):  # some functions in C have no signature
             inspect.signature(found).bind(*([] if isinstance(found, type) else ["step", "metrics", "engine"]))

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from multicse.data.shard_urls import filesystem, split_options
 from multicse.data.shards import ShardSet
+from multicse.data.text_files import read_text
 from multicse.evaluation.registry import make_tasks
 from multicse.trainers import registry
 from multicse.trainers.recipe import Recipe, local_task
@@ -159,7 +160,7 @@ def _sources(recipe: Recipe) -> dict[str, str]:
     todo = [kind.__module__ for part in _parts(recipe) for kind in type(part).__mro__]
     for place in (name.rpartition(":")[0] for name in recipe.run.callbacks):
         if place.endswith(".py") and Path(place).is_file():
-            found[Path(place).name] = Path(place).read_text(encoding="utf-8")
+            found[Path(place).name] = read_text(place)
         else:
             todo.append(registry.module_of(place) if place.endswith(".py") else place)
     todo += [name for text in found.values() for name in _imported(text)]
@@ -192,7 +193,7 @@ def _source(module: str) -> tuple[str, str] | None:
     file = _file_of(module)
     if file is None or file.suffix != ".py" or {"site-packages", "dist-packages"} & {*file.parts}:
         return None
-    return file.name, file.read_text(encoding="utf-8")
+    return file.name, read_text(file)
 
 
 def _file_of(module: str) -> Path | None:

@@ -62,6 +62,8 @@ def resolve_uri(uri: str | None = None) -> str:
             f"run.tracking_uri={uri!r} does not name a file; use sqlite:///FILE, for example sqlite:///mlflow.db"
         )
     path = kept(Path(file).expanduser()).resolve()
+    if "?" in str(path.parent):  # the options of a URI start there, so that SQLAlchemy would open another file
+        raise TrackingError(f"run.tracking_uri: the folder {path.parent} contains a question mark; choose another")
     refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"

@@ -302,8 +302,15 @@ def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundR
     client = connect(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
         return []
-    conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
-    runs = client.search_runs([found.experiment_id], conditions, max_results=MOST_RUNS)
+    # MLflow's filters cannot contain every text, so that values with quotation marks are compared here.
+    plain = {name: value for name, value in tags.items() if not {"'", '"', "\\"} & {*value}}
+    conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in plain.items())
+    part = client.search_runs([found.experiment_id], conditions, max_results=MOST_RUNS)
+    runs = [*part]
+    while part.token:
+        part = client.search_runs([found.experiment_id], conditions, max_results=MOST_RUNS, page_token=part.token)
+        runs += part
+    runs = [run for run in runs if tags.items() <= run.data.tags.items()]
     return [FoundRun(run.info.run_id, run.info.status, dict(run.data.tags)) for run in runs]
 
 

@@ -218,15 +218,13 @@ class RunConfig(Settings):
     """Name under which the export is registered in the MLflow model registry, as a new version."""
     push_to_hub: str | None = None
     """Hugging Face Hub repository, USER/NAME, to which the export is uploaded; a new repository is private."""
-    report_to: Annotated[tuple[Literal["tensorboard", "wandb"], ...], EachOnce] = ()
-    """Additional trackers: `tensorboard` (OUTPUT_DIR/tensorboard), `wandb` (offline mode, OUTPUT_DIR/wandb)."""
     verbose: bool = False
     """Show log messages of Ray and other libraries."""
 
 
 _NOT_IDENTITY = (
     *("output_dir", "num_workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures"),
-    *("experiment", "register_as", "push_to_hub", "report_to", "callbacks", "verbose", "logging_steps", "save_steps"),
+    *("experiment", "register_as", "push_to_hub", "callbacks", "verbose", "logging_steps", "save_steps"),
     *("tracking_uri", "keep_every", "resume", "overwrite", "step_timeout"),
 )
 """Settings of a run that do not determine its result."""
@@ -239,7 +237,6 @@ FORMER: dict[str, dict[str, str]] = {
         "gradient_accumulation_steps": "accumulation",
         "logging_steps": "log_every",
         "save_steps": "checkpoint_every",
-        "report_to": "also",
     },
     "evaluation": {"eval_steps": "every"},
     "optim": {"max_grad_norm": "clip"},

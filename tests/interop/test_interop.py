@@ -83,7 +83,7 @@ def test_onnx_gives_our_vectors(elsewhere: Any) -> None:
 
 
 def test_eight_bits_give_nearly_our_vectors(elsewhere: Any) -> None:
-    cosines = (np.array(elsewhere[0]["whitened"]["model_qint8_avx2"]) * elsewhere[1]["whitened"]).sum(1)
+    cosines = (np.array(elsewhere[0]["whitened"]["model_quint8_avx2"]) * elsewhere[1]["whitened"]).sum(1)
     assert cosines.min() > 0.98 and cosines.max() < 1 - 1e-6, "the same to the last digit: was it the other file?"
 
 

@@ -55,12 +55,12 @@ FORMER_JSON = {"output": "runs/x", "workers": 2, "chunk": 8, "accumulation": 2, 
 def test_former_names_are_understood_and_keep_the_identity(caplog: pytest.LogCaptureFixture) -> None:
     recipe = visualcse.bert_base()
     old = json.loads(recipe.to_json())
-    old["run"] = {**FORMER_JSON, "also": ["wandb"], "seed": 3}
+    old["run"] = {**FORMER_JSON, "seed": 3}
     old["evaluation"] = {"every": 9}
     old["optim"]["text"] = {"lr": 1e-5, "clip": 2.0}
     found = type(recipe).from_json(json.dumps(old))
     assert "run.num_workers" in caplog.text and "optim.text.max_grad_norm" in caplog.text
-    assert (found.run.output_dir, found.run.num_workers, found.run.report_to) == ("runs/x", 2, ("wandb",))
+    assert (found.run.output_dir, found.run.num_workers) == ("runs/x", 2)
     assert (found.run.mini_batch_size, found.run.gradient_accumulation_steps) == (8, 2)
     assert (found.run.logging_steps, found.run.save_steps, found.evaluation.eval_steps) == (5, 7, 9)
     assert found.optim["text"].max_grad_norm == 2
@@ -162,7 +162,6 @@ def test_secrets_of_urls_are_not_stored_and_do_not_change_the_identity() -> None
     ("path", "value", "named"),
     [
         *(("run.matryoshka", sizes, r"run\.matryoshka") for sizes in ((0,), (8, -1), (8, 8))),
-        ("run.report_to", ("wandb", "wandb"), r"run\.report_to: 'wandb' is given twice"),
         ("run.callbacks", ("json:dumps", ""), r"run\.callbacks\.1: an element is empty"),
         ("run.callbacks", ("json:dumps", "json:dumps"), r"run\.callbacks: 'json:dumps' is given twice"),
         ("evaluation.watch", ("lee-dev", "lee-dev"), r"evaluation\.watch: 'lee-dev' is given twice"),

@@ -40,7 +40,7 @@ LIBRARY = "reimers2019sentencebert"
 TEMPLATE = Path(__file__).with_name("card.md")
 FOLDER = "path/to/this/folder"
 """Name of the folder in an encoder's usage example; replaced by the repository for an export on the Hugging Face Hub."""
-PRIVATE = ("output_dir", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "report_to", "verbose")
+PRIVATE = ("output_dir", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "verbose")
 """Settings of a run that describe the machine and not the model."""
 
 

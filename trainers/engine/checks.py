@@ -24,7 +24,6 @@ from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.checkpoint import refuse_unwritable_storage
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.mlflow_server import resolve_uri
-from multicse.trainers.engine.report_to import check_installed
 from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError, SGDConfig
 from multicse.trainers.registry import own_module
@@ -380,7 +379,6 @@ def _check_export(recipe: Recipe) -> None:
             from multicse.trainers.engine.export import check_hub  # takes seconds
 
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
-        check_installed(recipe.run.report_to)
 
 
 def _check_reachable(recipe: Recipe) -> None:

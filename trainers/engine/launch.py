@@ -44,7 +44,6 @@ from multicse.trainers.engine.output import (
     locked,
 )
 from multicse.trainers.engine.progress import Board, ProgressLine
-from multicse.trainers.engine.report_to import Reports
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import RunHandle, Tracker
@@ -86,7 +85,7 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
         return Engine(recipe, host, None).run()
     with (
         locked(output, name=WRITER, wait=OUTLIVES),
-        Tracker(output / JOURNAL, settings["uri"], settings["run_id"], board.put, recipe.run.report_to) as tracker,
+        Tracker(output / JOURNAL, settings["uri"], settings["run_id"], board.put) as tracker,
     ):
         return Engine(recipe, host, tracker).run()
 
@@ -235,15 +234,13 @@ def train(
             host = Host(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
                 contextlib.suppress(Stopped),
-                Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,
+                Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show) as tracker,
             ):
                 result = Engine(recipe, host, tracker).run()
     folder = store.newest()
     if folder is None:
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged. Run the same command again to replace it")
-    journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
-    if journal.take(folder / JOURNAL):  # rank 0 ran on another node
-        Reports(recipe.run.report_to, journal).close()
+    Journal(output / JOURNAL, handle.run_id, handle.uri).take(folder / JOURNAL)  # if rank 0 ran on another node
     return result, folder  # a stopped loop has raised Interrupted
 
 

@@ -28,7 +28,6 @@ from multicse.trainers.engine.mlflow_server import (
     open_experiment,
     uri_errors,
 )
-from multicse.trainers.engine.report_to import Reports
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,6 @@ class Tracker:
         uri: Tracking URI.
         run_id: MLflow run, opened by the driver.
         show: Displays the progress line.
-        also: Trackers besides MLflow, by their names in `report_to.KINDS`.
     """
 
     def __init__(
@@ -93,35 +91,33 @@ class Tracker:
         uri: str,
         run_id: str,
         show: Callable[[dict[str, Any]], object] = lambda line: None,
-        also: Sequence[str] = (),
     ) -> None:
         self.path = Path(journal_path)
-        self.uri, self.run_id, self.progress, self.also = uri, run_id, show, also
+        self.uri, self.run_id, self.progress = uri, run_id, show
         retire(self.path, run_id)
         self._journal = Journal(self.path, run_id, uri)
         self._last = dict[str, int]()
-        self._reports: Reports | None = None
+        self._started = False
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._send, daemon=True, name="tracker-send")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics of a step by name. A metric that already has a value at this or a later step keeps it."""
-        if self._reports is None:
-            self._reports = self._start()
+        if not self._started:
+            self._start()
         values = {metric_name(name): float(value) for name, value in metrics.items()}
         line: dict[str, Any] = {"step": int(step), "time": int(time.time() * 1000), "metrics": values}
         line["metrics"] = new_metrics(line, self._last)
         if line["metrics"]:
             self._journal.append(line)
-            self._reports.log(line)
 
-    def _start(self) -> Reports:
+    def _start(self) -> None:
         """Read the steps of the journal and start the thread."""
         import_mlflow()  # in the main thread, since other threads import too, and after the first step
         for _, line in self._journal.lines():
             new_metrics(line, self._last)
         self._thread.start()
-        return Reports(self.also, self._journal)
+        self._started = True
 
     def resume(self, checkpoint: Path) -> None:
         """Continue the journal in a checkpoint's folder if it is longer than the journal of this machine."""
@@ -138,8 +134,6 @@ class Tracker:
         if self._thread.is_alive():
             self._thread.join(timeout)
         self._journal.close()
-        if self._reports:
-            self._reports.close()
 
     def __enter__(self) -> Tracker:
         return self

@@ -119,7 +119,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
         if in_process(seeded):
             with (
                 locked(output, name=WRITER, wait=OUTLIVES),  # the trial of a dead driver may still be running
-                Tracker(output / JOURNAL, handle.uri, handle.run_id, also=seeded.run.report_to) as tracker,
+                Tracker(output / JOURNAL, handle.uri, handle.run_id) as tracker,
             ):
                 engine = Engine(seeded, TrialHost(store, budget, seeded), tracker)
                 engine.run()

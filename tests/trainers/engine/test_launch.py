@@ -149,14 +149,13 @@ def test_export_settings_of_a_run(
 
     monkeypatch.setattr(export, "push", refuse)
     monkeypatch.setattr(export, "check_hub", lambda *_: None)
-    settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.report_to": ("tensorboard",)}
+    settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine"}
     recipe = recipe.changed(settings)
     summary = fit(recipe)
     model = SentenceTransformer(summary["export"], device="cpu")
     assert type(model[-1]).__name__ == "Dense" and set(summary["whitened"]) == {"lee"}
     assert "whitened" in report(summary) and "hub" not in summary
     assert "hf upload me/mine" in caplog.text
-    assert list((tmp_path / "run" / "tensorboard").glob("events.out.tfevents.*"))
 
     asked = recipe.replace("export.dimensions", 16).replace("run.output_dir", str(tmp_path / "plain"))
     model = SentenceTransformer(fit(asked)["export"], device="cpu")  # the last LayerNorm leaves 15

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from io import FileIO
 from multiprocessing import get_context
@@ -18,10 +16,8 @@ import pytest
 
 from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
-from multicse.trainers.engine.report_to import check_installed
 from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
 from tests import small
-from tests.conftest import ROOT
 
 Points = list[tuple[int, float]]
 
@@ -289,51 +285,6 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     want = SentenceTransformer(str(tmp_path / "export"), device="cpu").encode(sentences)
     np.testing.assert_allclose(torch.as_tensor(loaded.cpu().encode(sentences)).numpy(), want, atol=1e-5)
     assert any("# our card" in card.read_text() for card in artifacts_of(run).parents[1].rglob("models/**/README.md"))
-
-
-def events(folder: Path) -> dict[str, Points]:
-    """Return the values that TensorBoard reads by metric."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    read = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
-
-
-def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Path) -> None:
-    """Killed at step 9, with a checkpoint of step 4."""
-    pytest.importorskip("wandb", reason="the extra trackers is not installed")
-    path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
-    (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
-    write(path, run, range(1, 8))
-    script = "import os, time; from multicse.trainers.engine.report_to import Reports; "
-    script += "from multicse.trainers.engine.journal import Journal; "
-    script += f"Reports({also}, Journal({str(path)!r}, 'a')); time.sleep(2); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    assert len(events(tmp_path / "tensorboard")["m"]) == 7
-    write(path, run, range(8, 10))
-    with Tracker(path, run.uri, run.run_id, also=also) as tracker:
-        for step in range(5, 13):
-            tracker.log(step, {"m": step if step > 9 else -1.0, "train/late": math.nan})
-    want = [(step, float(step)) for step in range(1, 13)]
-    found = events(tmp_path / "tensorboard")
-    assert found["m"] == want and [step for step, _ in found["train/late"]] == [*range(5, 13)]
-    assert (
-        len([*(tmp_path / "wandb").glob("offline-run-*/run-*.wandb")]) == 1
-    )  # the record of the killed process is replaced
-    assert history(run, "m") == want
-
-
-def test_a_record_that_fails_does_not_stop_the_run(
-    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "tensorboard").write_text("a file where the folder should be")
-    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, also=("tensorboard",)) as tracker:
-        tracker.log(1, {"m": 1.0})
-    assert history(run, "m") == [(1, 1.0)] and "tensorboard receives no more metrics" in caplog.text
-    monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"run\.report_to: wandb"):
-        check_installed(("wandb",))
 
 
 def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: Path) -> None:

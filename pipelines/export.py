@@ -108,7 +108,7 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
     """
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
-    from multicse.trainers.engine.checks import describe_shards_of
+    from multicse.trainers.engine.checks import describe_known_shards_of
 
     state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
@@ -118,11 +118,7 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
         found = json.loads(summary.read_text())
         if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
             numbers = {name: found.get(name) for name in ("before", "baseline", "after", "best_step")}
-    try:
-        data = describe_shards_of(recipe)
-    except (ValueError, OSError):  # the shards were moved or deleted after the run
-        data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
-    return model_card(json.loads(used.to_json()), data, numbers, library_versions(), text)
+    return model_card(json.loads(used.to_json()), describe_known_shards_of(recipe), numbers, library_versions(), text)
 
 
 @cli_errors

@@ -440,6 +440,14 @@ def find_callback(name: str) -> Callback:
     return found
 
 
+def describe_known_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
+    """Return the same as `describe_shards_of`, and only the names if the shards were moved or deleted after the run."""
+    try:
+        return describe_shards_of(recipe)
+    except (ValueError, OSError):
+        return [{"stream": name, "name": name, "source": Path(one.shards).name} for name, one in recipe.streams.items()]
+
+
 def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
     """Return name, place, size, digest, licence, source and languages of each stream, for model cards and trackers."""
     opened = {name: recipe.shards(name) for name in recipe.streams}

@@ -17,6 +17,7 @@ from typing import Any
 
 from multicse.data import shard_writer
 from multicse.data.executor import started
+from multicse.data.errors import redacted
 from multicse.data.shard_urls import absolute
 from multicse.data.wordnet import SMALL as SMALL_LEXICON
 from multicse.evaluation import registry as tasks
@@ -24,20 +25,22 @@ from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
-from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_shards_of
+from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_known_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import Host, RayHost, Stopped
 from multicse.trainers.engine.inputs import PLACES
 from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.mlflow_server import brief
+from multicse.trainers.engine.mlflow_server import brief, resolve_uri
 from multicse.trainers.engine.output import (
     CHECKPOINT,
     EXPORT,
     JOURNAL,
     OUTLIVES,
     RAY,
+    RECIPE,
     SKIPPED,
+    SUMMARY,
     WRITER,
     Output,
     experiment_of,
@@ -46,10 +49,10 @@ from multicse.trainers.engine.output import (
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.engine.text_fit import prepare
-from multicse.trainers.engine.tracking import RunHandle, Tracker
+from multicse.trainers.engine.tracking import RunHandle, Tracker, drain
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
 from multicse.trainers.method import Method
-from multicse.trainers.recipe import ExportConfig, Recipe
+from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
 
 log = logging.getLogger(__name__)
 
@@ -155,10 +158,11 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     start = time.time()
     if not recipe.run.verbose:
         quiet()
+    elsewhere = bool(recipe.run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI"))
     recipe = resolve(recipe)
     output = Output(recipe)
     if (summary := output.finished()) is not None:
-        return summary
+        return complete(recipe, output, summary, elsewhere)
     check(recipe)
     with Stop() as stop:
         if recipe.run.num_workers:
@@ -189,15 +193,96 @@ def _train_and_export(recipe: Recipe, handle: RunHandle, output: Output, stop: S
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
         summary["seconds"] = time.time() - start
         output.exported(summary.pop("exported"))
+        output.remember_inputs()
         status = "FINISHED"
     except (KeyboardInterrupt, Interrupted):
         status = "KILLED"
         print(f"\nStopped. Run the same command again to resume from {output.folder}", file=sys.stderr)
         raise
     finally:
-        handle.finish(status)
+        sent = handle.finish(status)
+    summary["sent"] = sent
     output.finish(summary)
     return summary
+
+
+def complete(recipe: Recipe, output: Output, summary: dict[str, Any], elsewhere: bool) -> dict[str, Any]:
+    """Do what a command requires of a finished run, if the files in its folder suffice and it has not been done.
+
+    A missing export is written again, the export is registered and uploaded, and metrics and files are sent to trackers. The
+    names of other new settings, which have no effect, are printed.
+
+    Args:
+        recipe: Recipe with absolute paths.
+        output: Folder of the run.
+        summary: Summary of the run.
+        elsewhere: Track the run in ``run.tracking_uri``, which the user has set.
+
+    Returns:
+        The summary, with what has changed.
+
+    Raises:
+        ValueError: If it cannot be done. The same command repeats it.
+    """
+    from multicse.trainers.engine.export import check_hub, push
+
+    run, folder, file = recipe.run, output.folder, output.folder / SUMMARY
+    was = Recipe.from_json((folder / RECIPE).read_text())
+    lost = not (folder / EXPORT / "modules.json").is_file()
+    hub = run.push_to_hub if run.push_to_hub != was.run.push_to_hub or "hub" not in summary else None
+    named = run.register_as if run.register_as != was.run.register_as else None
+    known = summary["tracking_uri"]
+    moved = elsewhere and run.tracking_uri != known and resolve_uri(run.tracking_uri) != known
+    send = bool(moved or lost or named) or not summary.get("sent", True)
+    asked = {"the export": lost, f"upload to {hub}": hub, f"registration as {named}": named}
+    asked |= {f"tracking at {run.tracking_uri}": moved or not summary.get("sent", True)}
+    if done := [what for what, wanted in asked.items() if wanted]:
+        if hub is not None:
+            check_hub(hub, "run.push_to_hub")
+        with locked(folder):
+            handle = RunHandle(summary["mlflow_run_id"], known)
+            if moved:
+                handle = output.track_elsewhere(handle.run_id)
+            handle.journal = output.journal
+            ended = file.stat().st_mtime
+            summary |= {"mlflow_run_id": handle.run_id, "tracking_uri": handle.uri, "sent": not send}
+            if hub is not None:
+                summary.pop("hub", None)
+            output.finish(summary)  # first: after a failure the same command repeats the rest
+            given = {f"run.{name}": getattr(run, name) for name in ("register_as", "push_to_hub")}
+            was = was.changed({name: value for name, value in given.items() if value} | {"run.tracking_uri": handle.uri})
+            (folder / RECIPE).write_text(was.to_json())
+            if lost:
+                _export_again(recipe.replace("run.push_to_hub", None), handle, output, summary)
+            if send:
+                summary["sent"] = drain(output.journal, handle.uri, handle.run_id, 10, "FINISHED", ended)
+                output.finish(summary)
+            if hub is not None:
+                summary["hub"] = push(folder / EXPORT, hub, output.exported_files())
+                output.finish(summary)
+            os.utime(file, (ended, ended))  # the end of the run
+        print(f"Done for the finished run: {', '.join(done)}")
+    ignored = ("callbacks", "logging_steps", "save_steps", "keep_every", "storage", "experiment")
+    if names := [f"run.{name}" for name in ignored if redacted(str(getattr(run, name))) != str(getattr(was.run, name))]:
+        print(f"Without effect on a finished run: {', '.join(names)} (--run.overwrite trains again)")
+    return summary
+
+
+def _export_again(recipe: Recipe, handle: RunHandle, output: Output, summary: dict[str, Any]) -> None:
+    """Write the export of a finished run from its last checkpoint, and update its summary."""
+    last = Path(summary["checkpoint"])
+    checkpoint = last if last.is_dir() else output.store.newest()
+    try:
+        if checkpoint is None:
+            raise CheckpointError(f"{output.store.place} contains no complete checkpoint")
+        result = {**summary, "skipped": {}, "skips": summary["skipped"]}
+        summary |= deliver(recipe, handle, result, checkpoint, output.folder)
+    except ValueError as error:
+        raise RecipeError(
+            f"the export of the finished run in {output.folder} is missing and cannot be written again: {error}. Restore "
+            "it, or pass --run.overwrite to train again"
+        ) from error
+    output.exported(summary.pop("exported"))
 
 
 def train(
@@ -354,7 +439,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
 
     export, method = output / EXPORT, load_method(checkpoint, recipe)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
-    facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
+    facts = json.loads(recipe.to_json()), describe_known_shards_of(recipe), numbers, library_versions()
 
     def card(text: CardText) -> str:
         if text.whitened:

@@ -15,7 +15,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from multicse.data.errors import redacted
+from multicse.data.errors import command, redacted
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.checks import describe_shards_of
 from multicse.trainers.engine.inputs import difference, inputs
@@ -122,8 +122,16 @@ class Output:
             different = "; ".join(f"{path}: {there} there, {here} here" for path, (here, there) in pairs)
             raise RecipeError(
                 f"{self.folder} contains {state} run with other settings: {different}. "
-                "Set another run.output_dir, or pass --run.overwrite to replace it"
+                f"Set another run.output_dir, or pass --run.overwrite to replace it{self._exported_anew(summary, other)}"
             )
+
+    def _exported_anew(self, summary: dict[str, Any] | None, other: Recipe) -> str:
+        """Return the hint for a finished run that differs in the settings of its export only."""
+        if summary is None or not all(path.startswith("export.") for path in self.recipe.differences(other)):
+            return ""
+        given = {path: value for path, (value, _) in self.recipe.differences(other).items()}
+        options = " ".join(f"--{path} {value}" for path, value in given.items())
+        return f". Or export it once more: {command('export')} {self.folder} OUT {options}"
 
     def _refuse_other_inputs(self, summary: dict[str, Any] | None) -> None:
         note = _read(self.folder / NOTE) or {}
@@ -229,9 +237,35 @@ class Output:
                 log.warning("%s. A new MLflow run is started; training resumes from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 
+    def track_elsewhere(self, run_id: str) -> RunHandle:
+        """Open a finished run on the server of ``run.tracking_uri``: the same MLflow run, its copy there, or a new one.
+
+        The journal keeps the name of the first server. Raises TrackingError if the server cannot be used.
+        """
+        recipe, key = self.recipe, key_of(self.recipe)
+        uri, experiment, data = recipe.run.tracking_uri or "", experiment_of(recipe), list[dict[str, Any]]()
+        with contextlib.suppress(ValueError, OSError):  # moved or deleted after the run
+            data = describe_shards_of(recipe)
+        name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
+        tags = {"identity": recipe.identity(), "key": key}
+        for known in (run_id, *(one.run_id for one in find_runs(uri, experiment, {"key": key}))):
+            with contextlib.suppress(NoSuchRun):
+                return open_run(uri, experiment, name, recipe.flat(), run_id=known, data=data)
+        return open_run(uri, experiment, name, recipe.flat(), tags, data=data)
+
     def exported(self, names: list[str]) -> None:
         """Record the names of the exported files, which a later run may replace."""
         _write(self.folder / NOTE, (_read(self.folder / NOTE) or {}) | {EXPORT: names})
+
+    def remember_inputs(self) -> None:
+        """Record the inputs of a run whose record was lost before it was resumed; its worker has compared them."""
+        note = _read(self.folder / NOTE) or {}
+        if INPUTS not in note:
+            _write(self.folder / NOTE, note | {INPUTS: inputs(self.recipe)})
+
+    def exported_files(self) -> list[str]:
+        """Return the names of the exported files."""
+        return list((_read(self.folder / NOTE) or {}).get(EXPORT, ()))
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as finished."""

@@ -351,19 +351,23 @@ class RunHandle:
         values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
         connect(self.uri).log_batch(self.run_id, metrics=values)
 
-    def finish(self, status: str = "FINISHED") -> None:
+    def finish(self, status: str = "FINISHED") -> bool:
         """End the run as FINISHED, with the artifacts of its folder, as FAILED or as KILLED.
 
         Errors are logged only; `sync` can send the rest later.
+
+        Returns:
+            True if the server has everything.
         """
         if self.journal is not None:
             if not self.journal.exists():  # a sweep logs no metrics, but `sync` needs the run ID
                 book = Journal(self.journal, self.run_id, self.uri)
                 book.write()
                 book.close()
-            drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status)
-            return
+            return drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status)
         try:
             connect(self.uri).set_terminated(self.run_id, status)
+            return True
         except Exception as error:
             log.error("Run %s could not be marked as %s at %s: %s", self.run_id, status, self.uri, brief(error))
+            return False

@@ -228,6 +228,80 @@ def test_an_export_uses_the_paths_of_this_machine(recipe: Recipe, tmp_path: Path
     assert fit(moved)["steps"] == 6
 
 
+def test_the_command_of_a_finished_run_does_what_is_new(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each once: what failed at the end, a lost export, registration, upload, another server, trackers."""
+    from mlflow import MlflowClient
+
+    from multicse.trainers.engine import export as exporting
+
+    encoder, text = tmp_path / "encoder", tmp_path / "text"
+    for there, here in {recipe.flat()["encoder.path"]: encoder, recipe.streams["text"].shards: text}.items():
+        shutil.copytree(there, here)
+    mine = text_only(recipe).changed({"encoder.path": str(encoder), "streams.text.shards": str(text), "run.max_steps": 2})
+    client, output = MlflowClient(recipe.run.tracking_uri), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("multicse.trainers.engine.tracking.drain", lambda *_, **__: False)
+        (run_id,) = {fit(mine)["mlflow_run_id"]}
+    assert runs(mine) == {run_id: "RUNNING"} and not client.list_artifacts(run_id)
+    shutil.rmtree(text)  # a finished run does not need it
+
+    def once(done: str, **settings: object) -> dict[str, object]:
+        """Pass new settings to the finished run, twice; `done` is done, the first time."""
+        changed = mine.changed({f"run.{name}": value for name, value in settings.items()})
+        capsys.readouterr()
+        summary = fit(changed)
+        assert f"Done for the finished run: {done}\n" in capsys.readouterr().out
+        assert fit(changed) == summary == json.loads((output / "summary.json").read_text())
+        assert "Done" not in capsys.readouterr().out
+        return summary
+
+    once(f"tracking at {mine.run.tracking_uri}")
+    assert runs(mine) == {run_id: "FINISHED"} and [step for step, _ in losses(mine, run_id)] == [1, 2]
+    assert {file.path for file in client.list_artifacts(run_id)} >= {"export", "recipe.json"}
+    before, ended = weights(output), client.get_run(run_id).info.end_time
+    shutil.rmtree(output / "export")
+    once("the export")
+    assert weights(output) == before
+
+    once("registration as later", register_as="later")
+    (version,) = client.search_model_versions("name = 'later'")
+    assert version.run_id == run_id and client.get_run(run_id).info.end_time == ended
+
+    sent = list[tuple[str, set[str]]]()
+
+    def push(folder: Path, name: str, files: list[str]) -> str:
+        sent.append((name, set(files)))
+        if len(sent) == 1:
+            raise exporting.HubError("rejected")
+        return f"https://hub/{name}"
+
+    monkeypatch.setattr(exporting, "check_hub", lambda *_: None)
+    monkeypatch.setattr(exporting, "push", push)
+    (output / "export" / "thesis.txt").write_text("mine")
+    with pytest.raises(exporting.HubError):
+        fit(mine.replace("run.push_to_hub", "me/model"))
+    assert once("upload to me/model", push_to_hub="me/model")["hub"] == "https://hub/me/model"
+    assert [name for name, _ in sent] == ["me/model"] * 2
+    assert "model.safetensors" in sent[1][1] and "thesis.txt" not in sent[1][1]
+
+    other = mine.replace("run.tracking_uri", f"sqlite:///{shutil.copy(tmp_path / 'mlflow.db', tmp_path / 'same.db')}")
+    assert once(f"tracking at {other.run.tracking_uri}", tracking_uri=other.run.tracking_uri)["mlflow_run_id"] == run_id
+    new = mine.replace("run.tracking_uri", f"sqlite:///{tmp_path / 'new.db'}")
+    there = once(f"tracking at {new.run.tracking_uri}", tracking_uri=new.run.tracking_uri)["mlflow_run_id"]
+    assert runs(new) == {there: "FINISHED"} and losses(new, str(there)) == losses(mine, run_id)
+
+    fit(new.changed({"run.keep_every": 1, "run.num_workers": 1}))
+    assert "Without effect on a finished run: run.keep_every (--run.overwrite" in capsys.readouterr().out
+    with pytest.raises(RecipeError, match=r"finished run with other settings: export\.whiten.* OUT --export\.whiten True$"):
+        fit(new.replace("export.whiten", True))
+    shutil.rmtree(output / "export")
+    shutil.rmtree(encoder)
+    with pytest.raises(RecipeError, match=r"is missing and cannot be written again: encoder\.path.* --run\.overwrite"):
+        fit(new)
+
+
 def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match=r"run\.resume='must'"):
         fit(recipe.replace("run.resume", "must"))

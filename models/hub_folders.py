@@ -40,7 +40,8 @@ def model_class(config: PretrainedConfig) -> Any:
     import transformers  # here: takes a third of a second, too long for --help
 
     name = HALVES.get(config.model_type)
-    return getattr(transformers, name) if name else transformers.MODEL_MAPPING.get(type(config), None)
+    found = getattr(transformers, name) if name else transformers.MODEL_MAPPING.get(type(config), None)
+    return found[0] if isinstance(found, tuple) else found  # Funnel's classes with and without decoder
 
 
 def has_pooler(config: PretrainedConfig) -> bool:
@@ -72,8 +73,9 @@ def projection_layers(route: list[tuple[str, Path]]) -> list[Path]:
     dense = [place for kind, place in route if kind.endswith(".Dense")]
     if not dense:
         return []
-    linear = not read_json(dense[-1] / "config.json")["bias"]
-    return dense[-1:] if linear else dense[-2:]
+    if not read_json(dense[-1] / "config.json")["bias"]:
+        return dense[-1:]
+    return dense[-2:] if len(dense) > 1 else []
 
 
 def half(folder: Path, modality: str) -> Path:

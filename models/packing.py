@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from multicse.models.segments import segment_ids
+
 DECODERS = {"llama", "mistral", "qwen2", "qwen3"}
 """Model types with causal attention and rotary positions, so padding on either side gives the same vectors."""
 PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta", *DECODERS}
@@ -79,6 +81,7 @@ class Packing:
             counted = inputs.ne(padding).long()
             positions = self.pack(counted.cumsum(1) * counted) + padding
         arguments = {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
+        arguments |= {name: self.pack(types) for name, types in segment_ids(model, self.mask).items()}
         if model.config.model_type in DECODERS:  # without a 4D mask, which our attention ignores, they would make one (T, T)
             arguments["attention_mask"] = self.mask[None, None]
         return arguments
@@ -240,7 +243,7 @@ def token_states(
         out = model(**packing.arguments(model, inputs), output_hidden_states=layers)
         return packing.unpack(out.last_hidden_state), tuple(packing.unpack(states) for states in out.hidden_states or ())
 
-    out = model(**model_kwargs(inputs), attention_mask=mask, output_hidden_states=layers)
+    out = model(**model_kwargs(inputs), **segment_ids(model, mask), attention_mask=mask, output_hidden_states=layers)
     return out.last_hidden_state, tuple(out.hidden_states or ())
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub  # as a module: it imports what a name of it needs when that name is used
 import torch
 
-from multicse.models.hub_folders import read_json
+from multicse.models.hub_folders import model_class, read_json
+from multicse.models.packing import DECODERS
+from multicse.models.segments import segments_of, takes
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -75,10 +77,12 @@ class PretrainedRef:
     def refuse_random(self, path: str, folder: Path, model: Any, tokenizer: Any) -> None:
         """Raise ValueError if a model that a library has loaded has random weights or an invalid tokenizer (if any).
 
-        The model is loaded once more to find the missing weights. The weights of a pooler may be missing.
+        The model is loaded once more to find the missing weights. The weights of a pooler may be missing. The weights of an
+        adapter's folder are not checked.
         """
-        _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
-        self._missing(path, model.config, report, "pooler.")
+        if not (folder / ADAPTER).is_file():
+            _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
+            self._missing(path, model.config, report, "pooler.")
         if tokenizer is not None:
             self.check_tokenizer(path, tokenizer, model.config)
 
@@ -111,6 +115,21 @@ class PretrainedRef:
                 f"{self.setting}: the tokenizer of {path!r} has no padding token, and no token that ends a text; specify "
                 'a "pad_token" in its tokenizer_config.json'
             )
+        pad_and_mask(tokenizer, config)
+        try:
+            segments = segments_of(tokenizer, model_class(config))
+        except ValueError as error:
+            raise ValueError(
+                f'{self.setting}: {path!r} has {error}; remove "token_type_ids" from model_input_names in its '
+                "tokenizer_config.json"
+            ) from None
+        kinds = getattr(config, "type_vocab_size", None)
+        if kinds and segments is not None and (most := max(*segments.first, segments.text, *segments.last)) >= kinds:
+            raise ValueError(
+                f"{self.setting}: the tokenizer of {path!r} gives tokens the type {most} (template in tokenizer.json), but "
+                f"the model has {kinds} types (type_vocab_size in config.json); change the template, or remove "
+                '"token_type_ids" from model_input_names in tokenizer_config.json'
+            )
 
     def refuse_unreadable(self, path: str, folder: Path, weights: bool = True) -> None:
         """Raise ValueError, before anything is loaded, if a folder that exists contains a model that cannot be read.
@@ -124,12 +143,11 @@ class PretrainedRef:
         tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
         # sentence-transformers loads an adapter together with its model
         complete = self is EVALUATED and (tensors or (folder / "modules.json").is_file())
-        adapter = (folder / "adapter_config.json").is_file()
+        adapter = (folder / ADAPTER).is_file()
         if adapter and not complete:
             raise ValueError(
                 f"{self.setting}: {path!r} contains an adapter (adapter_config.json). Merge it into its model once: "
-                "peft.AutoPeftModelForFeatureExtraction.from_pretrained(path).merge_and_unload().save_pretrained(new_path), "
-                "and save the tokenizer there"
+                f"{merging(folder)}.save_pretrained(new_path), and save the tokenizer there"
             )
         if weights and not tensors and list(folder.glob("*.bin")):
             also = ", and save the tokenizer the same way" if self.tokenizer else ""
@@ -150,6 +168,31 @@ class PretrainedRef:
                 f"{self.setting}: {path!r} is a model of type {about.get('model_type')!r} with custom Python code "
                 "(auto_map in config.json), which is not run; choose a model type that transformers supports"
             )
+
+
+ADAPTER = "adapter_config.json"
+"""File that identifies an adapter, whose folder contains neither the configuration nor the weights of its model."""
+
+
+def merging(folder: Path) -> str:
+    """Return Python code that merges the adapter in a folder into its model."""
+    base = read_json(folder / ADAPTER).get("base_model_name_or_path") or "the model of the adapter"
+    return f"peft.PeftModel.from_pretrained(AutoModel.from_pretrained({base!r}), path).merge_and_unload()"
+
+
+def pad_and_mask(tokenizer: Any, config: PretrainedConfig) -> None:
+    """Let a tokenizer pad and mask so that the vector of a text does not depend on the other texts of its batch.
+
+    Padding is on the right, except for decoders with rotary positions: absolute positions would depend on the longest text.
+    The attention mask is returned, and token types only if the model has them; saved tokenizers keep these settings.
+    """
+    if config.model_type not in DECODERS:
+        tokenizer.padding_side = "right"
+    names = [name for name in tokenizer.model_input_names if name != "token_type_ids" or takes(model_class(config), name)]
+    if "attention_mask" not in names:
+        names.append("attention_mask")
+    if names != tokenizer.model_input_names:
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
 EVALUATED = PretrainedRef("model", tokenizer=True)

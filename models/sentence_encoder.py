@@ -102,6 +102,9 @@ class AnyEncoderConfig(Settings):
         """
         raise NotImplementedError  # the interface: every encoder defines it
 
+    def check_vectors(self) -> None:
+        """Load the encoder and raise ValueError, with the setting, if its export would give other vectors than training."""
+
     def load(self, places: Sequence[Path]) -> SentenceEncoder:
         """Load the encoder; `places` are folders that may contain the output of `prepare`."""
         raise NotImplementedError  # the interface: every encoder defines it

@@ -12,6 +12,7 @@ from torch import nn
 
 from multicse.models.hub_folders import ABOUT, projection_layers, read_json, route_of, write_json
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
+from multicse.models.pretrained import ADAPTER, merging
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -117,7 +118,9 @@ def read_modules(folder: Path) -> Saved:
     entries = read_json(folder / "modules.json")
     if route := route_of(folder, "text"):
         projection = projection_layers(route)
-        entries = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
+        texts = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
+        # Without the projection, the vectors are not those that the modules after the Router expect.
+        entries = texts if projection else texts + entries[1:]
         saved = saved._replace(projected=bool(projection))
     found: list[str] = []
     multimodal = False  # a CLIP or CLAP model, which has no pooling module
@@ -136,6 +139,12 @@ def read_modules(folder: Path) -> Saved:
         file = next((place / name for name in CONFIGS if (place / name).is_file()), place / "config.json")
         about = file.is_file() and (kind != "Transformer" or file.name in CONFIGS)
         settings: dict[str, Any] = read_json(file) if about else {}
+        if kind == "Transformer" and (place / ADAPTER).is_file():
+            raise ValueError(
+                f"encoder.path: {str(folder)!r} contains an adapter (adapter_config.json). Merge it into its model once "
+                "and keep pooling, prompts and further modules: model = SentenceTransformer(path); "
+                f"model[0].model = {merging(place)}; model.save(new_path)"
+            )
         if kind == "Transformer":
             multimodal = read_json(place / "config.json").get("model_type") in ("clip", "clap")
         if kind != "Pooling" and not multimodal:

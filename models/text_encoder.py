@@ -18,7 +18,9 @@ from multicse.models.clip_layers import add_dropout, last_clip_layer
 from multicse.models.hub_folders import has_pooler, languages_of, model_class
 from multicse.models.packing import DECODERS, Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
-from multicse.models.pretrained import ENCODER
+from multicse.models.pretrained import ENCODER, pad_and_mask
+from multicse.models.probes import check_vectors
+from multicse.models.segments import segment_ids, segments_of
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.st_modules import Conventions, make_modules, write_for_older
 from multicse.models.text_folders import (
@@ -107,11 +109,12 @@ class TextEncoder(SentenceEncoder):
         self.limit = min(limit or 10**9, positions_of(model), tokenizer.model_max_length)
         """Maximum number of tokens of a text, including special tokens."""
         self.tokenizer.model_max_length = self.limit
-        config: Any = self.model.config
+        network: Any = model
+        config: Any = network.config
         if config.model_type in DECODERS:
             config.use_cache = False  # for generation only
-        else:
-            self.tokenizer.padding_side = "right"  # absolute positions would depend on the longest text of a batch
+        pad_and_mask(tokenizer, config)
+        network.segments = segments_of(tokenizer, model)
         self.conventions = Conventions()
         """Settings of sentence-transformers for texts and vectors."""
         self.prompt_tokens = 0
@@ -228,7 +231,7 @@ class TextEncoder(SentenceEncoder):
                     truncation=True,
                     max_length=limit,
                     return_tensors="pt",
-                    return_token_type_ids=False,
+                    return_token_type_ids=False,  # `segment_ids` makes them
                     return_offsets_mapping=spans is not None,
                 )
             )
@@ -305,7 +308,8 @@ class TextEncoder(SentenceEncoder):
                 if padding and can_pack(self.model) and mask.device.type != "cpu" and not self.causal:
                     # With a mask (B, L) transformers would wait for the GPU to check whether all values are 1.
                     seen = (mask != 0)[:, None, None].expand(-1, 1, mask.shape[1], -1)
-                out = self.model(**model_kwargs(given), attention_mask=seen, output_hidden_states=layers)
+                types = segment_ids(self.model, mask) if patches is None else {}
+                out = self.model(**model_kwargs(given), **types, attention_mask=seen, output_hidden_states=layers)
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers, host_mask)
@@ -436,6 +440,10 @@ class EncoderConfig(AnyEncoderConfig):
                 "remove it"
             )
         return config
+
+    def check_vectors(self) -> None:
+        """Compare the vectors of training, evaluation and export on a few texts; see `probes.check_vectors`."""
+        check_vectors(self.load([]), self.path)
 
     def load(self, places: Sequence[Path]) -> TextEncoder:
         """Load the transformer and add adapters."""

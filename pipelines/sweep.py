@@ -156,6 +156,7 @@ def _run(search: Sweep, folder: Path) -> int:
 
 
 def _start(search: Sweep, folder: Path) -> int:
+    from multicse.trainers.engine.checks import check_vectors
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
     from multicse.trainers.engine.stop import former_handlers
@@ -169,6 +170,7 @@ def _start(search: Sweep, folder: Path) -> int:
             sync(folder / "journal.jsonl")
         print(f"this sweep is finished; its results are in {ended}")
         return 0
+    check_vectors(search.recipe)
     with former_handlers() as main:
         with opening(search.recipe, experiment_of(search.recipe)):
             start_ray(search.recipe)

@@ -26,6 +26,8 @@ from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import WEIGHTS, load_saved, read_json, route_of
 from multicse.models.pooling import MODES, without_prompt
 from multicse.models.pretrained import EVALUATED
+from multicse.models.probes import PROBES, gap
+from multicse.models.st_modules import WHITENING
 from multicse.models.text_folders import default_pooling, positions_of
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_TEXT = 32  # a batch contains at most batch_size * 32 tokens, including padding
 CPU_TOKENS = 1024  # maximum on a CPU: larger batches exceed the caches and are 15 to 20 % slower
 CHUNK = 4096  # texts tokenised in one call
+ROUNDED = 0.01  # relative difference between vectors that rounding may explain on any device
 NO_LIMIT = 10**6  # tokens; libraries use larger numbers for no limit
 
 Features = dict[str, Any]  # output of a tokenizer: tensors with texts on axis 0, sometimes with settings
@@ -295,7 +298,12 @@ def tokenized(model: Any, texts: list[str], prompt: str | None = None) -> Featur
         model, options = first, {"modality": "text"}
         first = routes[first._resolve_route(modality="text")][0]
     inputs: list[Any] = [{"text": text} for text in texts] if hasattr(first, "input_formatter") else texts
-    return dict(model.preprocess(inputs, prompt=prompt, **options))
+    features = dict(model.preprocess(inputs, prompt=prompt, **options))
+    ids = features.get("input_ids")
+    if isinstance(ids, Tensor) and ids.shape[1:] == (0,):  # empty texts without special tokens: a column of padding
+        features |= {name: ids.new_zeros(len(ids), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
+        features.pop("token_type_ids", None)
+    return features
 
 
 def label(path: Path) -> str:
@@ -335,11 +343,22 @@ def load_encoder(
                 f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling"
             )
         head = _head(model, pooling, depth) if DITTO.fullmatch(pooling) else None
-        return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head)
+        return without_neighbours(FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head))
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
     if pooling is None and not (folder / "modules.json").is_file():
         logger.info("%s does not specify a pooling (no modules.json): using %s pooling", folder, *used)
-    return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
+    return without_neighbours(FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size))
+
+
+def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
+    """Let an encoder encode texts one by one if vectors depend on the other texts of a batch; return the encoder."""
+    alone = np.concatenate([encoder.encode([text]) for text in PROBES])
+    if gap(torch.from_numpy(encoder.encode(PROBES)), torch.from_numpy(alone)) > ROUNDED:
+        logger.warning(
+            "%s: vectors depend on the other texts of a batch, so texts are encoded one by one, which is slow", encoder.path
+        )
+        encoder.budget = 1
+    return encoder
 
 
 def _load(folder: Path, pooling: str | None, device: str) -> Any:
@@ -369,6 +388,9 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
         if any(type(module).__name__ == "WeightedLayerPooling" for module in model):
             raise EvaluationError(f"{folder} averages layers before its pooling; choose @layer<K>-{pooling}, or no pooling")
         model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
+        if pooling != old.pooling_mode and WHITENING in model._modules:  # fitted on the vectors of the other pooling
+            for name in list(model._modules)[list(model._modules).index(WHITENING) :]:
+                del model._modules[name]
     return model
 
 
@@ -398,9 +420,11 @@ def refuse_random(model: Any, folder: Path) -> None:
         parts += zip(route, (place for _, place in route_of(folder, name)), strict=True)
     for module, place in parts:
         network = getattr(module, "auto_model", None)
-        if network is not None and not (place / "adapter_config.json").is_file():
+        if network is not None:
             tokenizer = module.tokenizer if "text" in module.modalities else None
             EVALUATED.refuse_random(str(folder), place, network, tokenizer)
+            if tokenizer is not None and module.transformer_task in ("text-generation", "any-to-any"):
+                tokenizer.padding_side = "left"  # as this task requires
 
 
 def _hidden_states(model: Any, features: Features) -> list[Tensor]:

@@ -13,7 +13,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from multicse.evaluation.encoders.encoder import Features, FolderEncoder, loading, on_device, refuse_random, usable_device
+from multicse.evaluation.encoders.encoder import (
+    Features,
+    FolderEncoder,
+    loading,
+    on_device,
+    refuse_random,
+    usable_device,
+    without_neighbours,
+)
 from multicse.evaluation.task import EvaluationError, Sound
 from multicse.models.hub_folders import CARRIED, SCALE, load_saved, module_types, read_json
 
@@ -129,8 +137,8 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
     if "text" not in modalities:
         raise EvaluationError(f"{path} encodes only {', '.join(map(str, modalities))}; specify a model that encodes texts")
     if modalities & {"image", "audio"}:
-        return MultimodalEncoder(model, path, batch_size, seed)
-    return FolderEncoder(model, path, "own", batch_size)
+        return without_neighbours(MultimodalEncoder(model, path, batch_size, seed))
+    return without_neighbours(FolderEncoder(model, path, "own", batch_size))
 
 
 def _scale(module: Any, folder: Path) -> float | None:

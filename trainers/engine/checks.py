@@ -75,6 +75,15 @@ def check_streams(recipe: Recipe) -> None:
             )
 
 
+def check_vectors(recipe: Recipe) -> None:
+    """Load the encoder and raise RecipeError if training, evaluation and export would give different vectors.
+
+    This needs as much memory as the export. It is no part of `check`, which loads no weights.
+    """
+    with _named():
+        recipe.encoder.check_vectors()
+
+
 def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, nodes: int = 1) -> None:
     """Check that the cluster can run the recipe.
 

@@ -20,18 +20,12 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.models.hub_folders import ROUTER, SCALE, load_saved
 from multicse.models.hub_folders import ExportError as ExportError
+from multicse.models.probes import PROBES
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.st_modules import add_whitening
 from multicse.trainers.engine.text_fit import some_sentences
 from multicse.trainers.recipe import ExportConfig, Recipe
 
-PROBES = [
-    "A dog runs through the park.",
-    "The market fell.",
-    "one",
-    "Two of them, and a longer one, came home late at night.",
-]
-"""Texts of several lengths, whose embeddings must be the same after saving and loading."""
 TOLERANCE = 1e-4
 """Largest allowed difference between embeddings, relative to their largest absolute value."""
 WHITENED = 0.01

@@ -25,7 +25,7 @@ from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
-from multicse.trainers.engine.checks import check, check_cluster, check_places, describe_known_shards_of
+from multicse.trainers.engine.checks import check, check_cluster, check_places, check_vectors, describe_known_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import Host, RayHost, Stopped
 from multicse.trainers.engine.inputs import PLACES
@@ -164,6 +164,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     if (summary := output.finished()) is not None:
         return complete(recipe, output, summary, elsewhere)
     check(recipe)
+    check_vectors(recipe)
     with Stop() as stop:
         if recipe.run.num_workers:
             with opening(recipe, experiment_of(recipe)):

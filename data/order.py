@@ -1,11 +1,19 @@
-"""The order of the samples of a stream: a pure function of (seed, stream, epoch, segment, segments), without Ray or files.
+"""The order of the samples of a stream: a pure function of (seed, stream, epoch, segment) and sizes, without Ray or files.
 
-In each epoch the shards are permuted, concatenated and cut into contiguous segments. Each segment is read in windows of
-consecutive samples, each shuffled separately, epoch after epoch: an endless stream. The position in each of these streams
-(an ordinal) is all that is needed to resume a run.
+Once per run, the shards are permuted, concatenated and cut into contiguous segments, so a segment has the same samples in
+every epoch. In each epoch its pieces of shards are permuted and read in windows of consecutive samples, each shuffled
+separately, epoch after epoch: an endless stream. The position in each of these streams (an ordinal) is all that is needed
+to resume a run.
 
-Every batch contains equally many samples of each segment, segment after segment, and each worker reads an equal number of
-consecutive segments. So all numbers of workers that divide the number of segments train on the same global batches.
+Every batch contains equally many samples of each segment (a share), segment after segment, and each worker reads an equal
+number of consecutive segments. So all numbers of workers that divide the number of segments train on the same global
+batches.
+
+No batch contains a sample twice, as its own negative. Segments have no sample in common, so only the batch in which an
+epoch of a segment ends and the next one begins needs care: it has the last samples of the one and the first samples of the
+other. Those of the first that are among the last change places with the next samples that are not. This moves samples only
+within the first share of an epoch, so the end of an epoch of two or more shares does not depend on the epoch before. In a
+smaller segment it does, back to the last epoch that began with a batch.
 """
 
 from __future__ import annotations
@@ -15,9 +23,9 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import accumulate, count
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, chain, count
 from typing import SupportsIndex
 
 import numpy as np
@@ -46,7 +54,7 @@ class Window:
     """Samples that are read and shuffled together: ranges and a seed, so that the plan of a long run stays small."""
 
     epoch: int
-    """Epoch of the stream, from 0."""
+    """Epoch of the stream, from 0; the number of the window, if it mixes several sets."""
     number: int
     """Number of the window in its epoch, from 0."""
     start: int
@@ -59,9 +67,17 @@ class Window:
     """Number of leading samples that are left out, because a resumed run has consumed them."""
     segment: int = 0
     """Number of the segment."""
+    swaps: tuple[tuple[int, int], ...] = ()
+    """Places in the shuffled window whose samples change places."""
+    share: int = 0
+    """Number of samples of a batch, if the window mixes several sets: the same samples go to different batches. Else 0."""
 
     def __len__(self) -> int:
         return sum(stop - first for _, first, stop in self.ranges) - self.skip
+
+    def epoch_of(self, ordinal: int) -> int:
+        """Return the number that seeds the views of a sample of the window; it differs where a sample returns."""
+        return ordinal // self.share if self.share else self.epoch
 
     @property
     def sample_indices(self) -> tuple[tuple[int, int], ...]:
@@ -69,6 +85,13 @@ class Window:
         shards = np.concatenate([np.full(stop - first, shard) for shard, first, stop in self.ranges])
         indexes = np.concatenate([np.arange(first, stop) for _, first, stop in self.ranges])
         order = np.arange(len(shards)) if self.seed is None else permutation(len(shards), self.seed)
+        if self.share:
+            # Like cards: the shuffled samples, the same ones one after the other, are dealt to the batches in turn.
+            samples = (shards * (indexes.max() + 1) + indexes)[order]
+            _, first, same = np.unique(samples, return_index=True, return_inverse=True)
+            order = order[np.argsort(first[same], kind="stable")].reshape(self.share, -1).T.ravel()
+        for one, other in self.swaps:
+            order[[one, other]] = order[[other, one]]
         order = order[self.skip :]
         return tuple(zip(shards[order].tolist(), indexes[order].tolist(), strict=True))
 
@@ -90,24 +113,41 @@ def bounds(total: int, segment: int, segments: int) -> tuple[int, int]:
     return total * segment // segments, total * (segment + 1) // segments
 
 
-def _epoch_shards(
-    counts: Sequence[int], seed: int, stream: str, epoch: int, shuffle: bool
-) -> tuple[Sequence[int], list[int]]:
-    """Return the order of the shards in an epoch, equal for all segments, and the number of samples before each of them."""
-    order = permutation(len(counts), seed_of(seed, stream, "shards", epoch)).tolist() if shuffle else range(len(counts))
-    return order, list(accumulate((counts[shard] for shard in order), initial=0))
+class _Segment:
+    """A segment of a set of shards: the same samples in every epoch, of which each has an order of its own."""
 
+    def __init__(
+        self, counts: Sequence[int], seed: int, stream: str, segment: int, segments: int, shuffle: bool = True
+    ) -> None:
+        low, end = bounds(sum(counts), segment, segments)
+        self.size = end - low
+        order = permutation(len(counts), seed_of(seed, stream, "shards")).tolist() if shuffle else range(len(counts))
+        before, pieces = 0, []
+        for shard in order:
+            first, stop = max(low - before, 0), min(end - before, counts[shard])
+            if first < stop:
+                pieces.append((shard, first, stop))
+            before += counts[shard]
 
-def _between(order: Sequence[int], ends: list[int], low: int, high: int) -> list[Range]:
-    """Return the ranges of the samples `low` to `high` of an epoch."""
-    ranges: list[Range] = []
-    place = bisect_right(ends, low) - 1
-    while low < high:
-        stop = min(high, ends[place + 1])
-        if stop > low:  # an empty shard has no range
-            ranges.append((order[place], low - ends[place], stop - ends[place]))
-        low, place = stop, place + 1
-    return ranges
+        def layout(epoch: int) -> tuple[list[Range], list[int]]:
+            """Return the pieces of an epoch, and the number of samples before each of them."""
+            here = pieces
+            if shuffle:
+                here = [pieces[i] for i in permutation(len(pieces), seed_of(seed, stream, "pieces", epoch, segment))]
+            return here, list(accumulate((stop - first for _, first, stop in here), initial=0))
+
+        self._layout = lru_cache(2)(layout)
+
+    def ranges(self, epoch: int, low: int, high: int) -> list[Range]:
+        """Return the samples `low` to `high` of an epoch."""
+        pieces, ends = self._layout(epoch)
+        ranges: list[Range] = []
+        place = bisect_right(ends, low) - 1
+        while low < high:
+            (shard, first, _), stop = pieces[place], min(high, ends[place + 1])
+            ranges.append((shard, first + low - ends[place], first + stop - ends[place]))
+            low, place = stop, place + 1
+        return ranges
 
 
 def windows(
@@ -118,6 +158,7 @@ def windows(
     segment: int,
     segments: int,
     window: int,
+    share: int = 1,
     start: int = 0,
     samples: int | None = None,
     shuffle: bool = True,
@@ -130,45 +171,51 @@ def windows(
         stream: Name of the stream; the streams of a run have different orders.
         segment: Number of the segment.
         segments: Number of segments.
-        window: Number of samples that are shuffled together; the last window of an epoch may be smaller.
+        window: Number of samples that are shuffled together, at least `share`; the last window of an epoch may be smaller.
+        share: Number of samples of the segment in a batch. The segment must have at least as many.
         start: Ordinal of the first sample, as saved in a checkpoint.
         samples: Stop after the window with which at least this many samples are planned. If None, never stop.
         shuffle: If False, shards and samples are in file order.
     """
-    begin, end = bounds(sum(counts), segment, segments)
-    size, planned = end - begin, 0
-    for epoch in count(start // size):
-        order, ends = _epoch_shards(counts, seed, stream, epoch, shuffle)
-        first = max(0, start - epoch * size) // window
-        for number in range(first, -(-size // window)):
+    own = _Segment(counts, seed, stream, segment, segments, shuffle)
+    size, window, planned = own.size, max(window, share), 0
+
+    def plan(epoch: int, number: int) -> Window:
+        low = number * window
+        ranges = own.ranges(epoch, low, min(low + window, size))
+        seed_here = seed_of(seed, stream, "window", epoch, segment, number) if shuffle else None
+        return Window(epoch, number, epoch * size + low, tuple(ranges), seed_here, 0, segment)
+
+    begin = start // size
+    # The epochs before the first one are planned only for their last samples.
+    known = begin - 1 if size >= 2 * share else begin - begin % (share // math.gcd(size, share))
+    last: set[tuple[int, int]] = set()  # the samples of the started batch
+    for epoch in count(max(0, known)):
+        first = plan(epoch, 0)
+        first = replace(first, swaps=_swaps(first.sample_indices, last, share - len(last))) if last else first
+        at = start - epoch * size
+        for number in range(max(0, at) // window, -(-size // window)) if at < size else ():
             if samples is not None and planned >= samples:
                 return
-            ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
-            ordinal = epoch * size + number * window
-            skip = max(0, start - ordinal)
-            seed_here = seed_of(seed, stream, "window", epoch, segment, number) if shuffle else None
-            made = Window(epoch, number, ordinal + skip, tuple(ranges), seed_here, skip, segment)
-            planned += len(made)
-            yield made
+            made = plan(epoch, number) if number else first
+            skip = max(0, start - made.start)
+            yield replace(made, start=made.start + skip, skip=skip)
+            planned += len(made) - skip
+        old = (epoch + 1) * size % share if shuffle else 0  # in file order the next epoch begins far enough from here
+        numbers = range(max(0, size - old) // window, -(-size // window))
+        ends = (plan(epoch, number) if number else first for number in numbers)
+        last = set([pick for made in ends for pick in made.sample_indices][-old:]) if old else set()
 
 
-class _EndlessSegment:
-    """A segment of one set of a mixture, epoch after epoch. The layout of an epoch is cached."""
+def _swaps(picks: Sequence[tuple[int, int]], last: set[tuple[int, int]], places: int) -> tuple[tuple[int, int], ...]:
+    """Return pairs of places that change so that none of the samples `last` is in the first places of a window."""
+    free = (place for place in range(places, len(picks)) if picks[place] not in last)
+    return tuple(zip((place for place in range(places) if picks[place] in last), free, strict=False))
 
-    def __init__(self, counts: Sequence[int], seed: int, stream: str, segment: int, segments: int) -> None:
-        self._begin, self._end = bounds(sum(counts), segment, segments)
-        self._layout = lru_cache(2)(partial(_epoch_shards, counts, seed, stream, shuffle=True))
 
-    def between(self, low: int, high: int) -> list[Range]:
-        """Return the ranges of the samples `low` to `high` of all epochs."""
-        ranges: list[Range] = []
-        size = self._end - self._begin
-        while low < high:
-            epoch, inside = divmod(low, size)
-            stop = min(high - low, size - inside) + inside
-            ranges += _between(*self._layout(epoch), self._begin + inside, self._begin + stop)
-            low += stop - inside
-        return ranges
+def batches_of(window: int, share: int) -> int:
+    """Return the number of batches in a window of `mixed_windows`: at least two, so that it can hold a sample twice."""
+    return max(2, math.ceil(window / share))
 
 
 def mixed_windows(
@@ -181,20 +228,23 @@ def mixed_windows(
     segment: int,
     segments: int,
     window: int,
+    share: int = 1,
     start: int = 0,
     samples: int | None = None,
 ) -> Iterator[Window]:
     """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
-    Every set has its own epochs, so a small set with a large weight is repeated more often. `Window.epoch` is the number of
-    the window, so that repeated samples get new views. A set has `parts` consecutive shards of `counts` and one of the
-    `weights` (only the ratios matter); the other arguments equal `windows`'s.
+    Every set has its own epochs, so a small set with a large weight is repeated more often. A set that is smaller than a
+    window has one order of its samples for all epochs: then it is not in a window more often than the window has batches,
+    and no batch contains a sample twice. A set has `parts` consecutive shards of `counts` and one of the `weights` (only the
+    ratios matter); `window` is rounded up to complete batches; the other arguments equal `windows`'s.
     """
     begins = list(accumulate(parts, initial=0))
     sets = [
-        _EndlessSegment(counts[begin : begin + size], seed, f"{stream}/{part}", segment, segments)
+        _Segment(counts[begin : begin + size], seed, f"{stream}/{part}", segment, segments)
         for part, (begin, size) in enumerate(zip(begins, parts, strict=False))
     ]
+    window = batches_of(window, share) * share
     total, largest = sum(weights), max(range(len(weights)), key=weights.__getitem__)
 
     def taken(number: int) -> list[int]:
@@ -203,16 +253,25 @@ def mixed_windows(
         shares[largest] = number * window - sum(shares)
         return shares
 
+    def ranges(part: int, low: int, high: int) -> Iterator[Range]:
+        """Yield the samples `low` to `high` of all epochs of a set."""
+        own = sets[part]
+        while low < high:
+            epoch, inside = divmod(low, own.size)
+            stop = min(high - low + inside, own.size)
+            for shard, first, end in own.ranges(epoch if own.size >= window else 0, inside, stop):
+                yield shard + begins[part], first, end
+            low += stop - inside
+
     planned = 0
     for number in count(start // window):
         if samples is not None and planned >= samples:
             return
-        ranges: list[Range] = []
-        for part, (low, high) in enumerate(zip(taken(number), taken(number + 1), strict=True)):
-            ranges += [(shard + begins[part], first, last) for shard, first, last in sets[part].between(low, high)]
+        places = zip(range(len(parts)), taken(number), taken(number + 1), strict=True)
+        here = tuple(chain.from_iterable(ranges(*place) for place in places))
         skip = max(0, start - number * window)
         seed_here = seed_of(seed, stream, "window", 0, segment, number)
-        yield Window(number, number, number * window + skip, tuple(ranges), seed_here, skip, segment)
+        yield Window(number, number, number * window + skip, here, seed_here, skip, segment, share=share)
         planned += window - skip
 
 

@@ -19,7 +19,7 @@ from multicse.data.errors import DataError
 from multicse.data.order import Window, mixed_windows, seed_of, tasks, windows
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import Batch, StreamConfig, Tokenize
-from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
+from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches, distinct
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +142,15 @@ class Reader:
         If more samples were skipped than a plan allows, the next plan assumes the share of good samples so far, and reads
         only the segments without enough good samples. All plans together end when a segment has lost as many samples as
         all segments of the rank may lose.
+
+        Skipped samples move the later ones to other batches than the order assumes. So a sample that comes a second time in
+        one of these batches is left out, as if the epoch did not have it.
         """
-        share, needed = self.config.max_skipped_share, self.batches * self._share
+        share, needed, skips = self.config.max_skipped_share, self.batches * self._share, self.config.on_bad_sample == "skip"
         ends = math.ceil(needed * share / (1 - share) * len(self.segments)) + needed + self._window
+        if skips:  # each epoch may once leave out all its samples
+            ends += needed + math.ceil(self.shards.samples / self._count)
+        started: dict[int, set[str]] = {segment: set() for segment in self.segments}
         at, good, more, losses = dict(self.start), dict.fromkeys(self.segments, 0), 1 + min(share, OVERPLAN), 0
         while behind := [segment for segment in self.segments if good[segment] < needed]:
             missing, most = needed - min(good.values()), ends - min(at[s] - self.start[s] for s in behind)
@@ -155,6 +161,7 @@ class Reader:
             try:
                 for chunk in inline if self.inline else self._through_ray(plan):
                     at = at | chunk.ends
+                    chunk = distinct(chunk, started, self._share) if skips and chunk else chunk
                     for segment, count in chunk.counts.items():
                         good[segment] += count
                     losses = 0
@@ -188,7 +195,7 @@ class Reader:
 
     def _windows(self, segment: int, start: int) -> Iterator[Window]:
         where: dict[str, Any] = {"seed": self.seed, "stream": self.name, "segment": segment, "segments": self._count}
-        what: dict[str, Any] = {"window": self._window, "start": start}
+        what: dict[str, Any] = {"window": self._window, "share": self._share, "start": start}
         if self.shards.parts:
             return mixed_windows(self.shards.counts, self.shards.parts, self.config.weights, **where, **what)
         return windows(self.shards.counts, **where, **what, shuffle=self.config.shuffle)

@@ -146,6 +146,26 @@ def _take(runs: deque[_Run], samples: int, taken: list[_Run]) -> None:
         taken.append(_Run(chunk, first, stop))
 
 
+def distinct(chunk: Chunk, started: Mapping[int, set[str]], share: int) -> Chunk:
+    """Return the chunk without the samples that their batch of `batches` would contain a second time.
+
+    Args:
+        chunk: Samples after those of the previous calls.
+        started: Keys of the samples of each segment in its started batch, which this updates.
+        share: Number of samples of each segment in a batch.
+    """
+    columns = chunk.columns
+    keep = np.ones(len(chunk), bool)
+    for row, (segment, key) in enumerate(zip(columns["_segment"].tolist(), columns["_key"].tolist(), strict=True)):
+        keep[row] = key not in started[segment]
+        started[segment].add(key)
+        if len(started[segment]) == share:
+            started[segment].clear()
+    if keep.all():
+        return chunk
+    return Chunk({name: column[keep] for name, column in columns.items() if keep.any()}, chunk.skipped)
+
+
 class WindowReader(NamedTuple):
     """Reader and decoder of the samples of windows."""
 
@@ -201,7 +221,7 @@ class WindowReader(NamedTuple):
         The samples are in the order of their batches, and within a batch in the order of the segments.
         """
         places = sorted(
-            (number, window.segment, window.start + place, window.epoch, *pick)
+            (number, window.segment, ordinal := window.start + place, window.epoch_of(ordinal), *pick)
             for window in task
             for place, (number, pick) in enumerate(
                 zip(self._batch_numbers(window).tolist(), window.sample_indices, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from multicse.data.errors import DataError
-from multicse.data.order import segment_count
+from multicse.data.order import batches_of, segment_count
 from multicse.data.settings import Settings
 from multicse.data.shard_urls import sizes
 from multicse.data.shards import RawSample, ShardSet
@@ -22,8 +22,6 @@ from multicse.data.streams import decode
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-log = logging.getLogger(__name__)
 
 # Reading tasks import the modules of streams, so only functions that a trainer calls import torch, which takes seconds.
 
@@ -105,10 +103,10 @@ class StreamConfig(Settings):
     shuffle: bool = True
     """Shuffle the shards in every epoch and the samples within each window. If False, samples are in file order."""
     window: int = Field(1024, gt=0)
-    """Number of samples that are shuffled together, over all segments; a reading task keeps this number of samples in
-    memory."""
+    """Number of samples that are shuffled together, over all segments, at least one batch (with `weights`: two batches); a
+    reading task keeps this number of samples in memory."""
     segments: int = Field(8, gt=0)
-    """Number of segments into which every epoch is cut, equal for all numbers of workers. A global batch contains equally
+    """Number of segments into which the samples are cut, equal for all numbers of workers. A global batch contains equally
     many samples of each, so the number used is the largest divisor that also divides `batch_size`. Numbers of workers that
     divide it train on the same global batches. With 1, `shuffle` False gives file order, but only one worker can train."""
     read_ahead: int | None = Field(None, gt=0)
@@ -160,21 +158,17 @@ class StreamConfig(Settings):
 
     def check(self, shards: ShardSet) -> None:
         """Check the settings against the shards. Raises ValueErrors as `check_settings`."""
+        count = segment_count(self.segments, self.batch_size, self._fewest(shards))
+        share = self.batch_size // count
+        batches = batches_of(math.ceil(self.window / count), share)
         ends = list(accumulate(shards.parts, initial=0))
         for (begin, end), weight in zip(pairwise(ends), self.weights, strict=True):
-            share, there_are = weight / sum(self.weights), sum(shards.counts[begin:end])
-            if share * self.batch_size > there_are:
+            there_are, taken = sum(shards.counts[begin:end]), weight / sum(self.weights) * self.batch_size
+            own = there_are // count  # in a segment; a set of fewer than a window is repeated in it, up to rounding
+            if own < batches * share and taken / count + len(self.weights) / batches > own:
                 raise DataError(
-                    f"weights={self.weights}: a batch would contain {share * self.batch_size:.0f} samples of a set of "
-                    f"{there_are}, some of them twice; lower the weight of the set, or batch_size"
-                )
-            if share * self.window > there_are:
-                log.warning(
-                    "weights=%s: a window of %d samples contains a set of %d more than once, so that some batches contain a "
-                    "sample twice, with equal views; lower the weight of the set, or window",
-                    self.weights,
-                    self.window,
-                    there_are,
+                    f"weights={self.weights}: batches would take {taken:.0f} samples each of a set of {there_are}, some of "
+                    f"them twice; lower the weight of the set, or batch_size"
                 )
         there = set(shards.fields)  # empty if the manifest of another tool does not list the fields
         for setting, fields in self.needs():
@@ -195,8 +189,7 @@ class StreamConfig(Settings):
         Raises:
             DataError: If the segments cannot be distributed equally; the message starts with the name of the setting.
         """
-        ends = list(accumulate(shards.parts, initial=0))
-        samples = min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
+        samples = self._fewest(shards)
         count = segment_count(self.segments, self.batch_size, samples)
         if count % workers:
             allowed = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
@@ -206,6 +199,12 @@ class StreamConfig(Settings):
                 f"to a multiple of {workers} that divides batch_size"
             )
         return count // workers
+
+    @staticmethod
+    def _fewest(shards: ShardSet) -> int:
+        """Return the number of samples, of the smallest set if there are several."""
+        ends = accumulate(shards.parts, initial=0)
+        return min((sum(shards.counts[begin:end]) for begin, end in pairwise(ends)), default=shards.samples)
 
     def sentences(self, sample: RawSample) -> list[str]:
         """Return the texts of a sample, for callers that read the shards before training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from tests.data.packing import lengths, reader
-from tests.small import add, write_images, write_sounds, write_text
+from tests.small import add, write_images, write_sounds, write_tar, write_text
 
 STEPS = 12
 Batches = list[tuple[list[str], dict[str, Tensor]]]
@@ -71,11 +72,29 @@ def mixed_up_audio(folder: Path) -> StreamConfig:
     return AudioStream(shards=write_sounds(folder), batch_size=8, rate=8000, bins=16, frames=32, mixup_probability=0.5)
 
 
-@pytest.mark.parametrize("kind", [plain, in_file_order, mixed, images, images_with_bad_samples, mixed_up_audio])
+def small(folder: Path) -> StreamConfig:
+    """A batch and a half, so most batches contain the end of an epoch."""
+    return TextStream(shards=write_text(folder, (13, 8, 3)), batch_size=16)
+
+
+def small_with_bad_samples(folder: Path) -> StreamConfig:
+    """Each segment has a bad sample, after which its batches begin elsewhere in its epochs."""
+    names = ["bad" if i % 5 == 2 else "" for i in range(40)]
+    samples = [(f"{i:02d}.json", json.dumps({"txt": "" if name else f"text {i}"}).encode()) for i, name in enumerate(names)]
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.6}
+    return TextStream(shards=write_tar(folder / "x.tar", iter(samples)), columns=("txt",), batch_size=24, **skip)
+
+
+KINDS = [plain, in_file_order, mixed, small, images, images_with_bad_samples, small_with_bad_samples, mixed_up_audio]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_workers_share_the_same_global_batches(kind: Any, tmp_path: Path) -> None:
     config = kind(tmp_path)
     expected, end = train(config, (1, STEPS))
     assert len({tuple(keys) for keys, _ in expected}) == STEPS
+    once = kind is mixed or all(len(set(keys)) == config.batch_size for keys, _ in expected)  # its sets have equal keys
+    assert once  # also where an epoch ends
     for phases in ([(2, STEPS)], [(4, STEPS)], [(8, STEPS)], [(2, 5), (1, 4), (8, 3)]):
         found, at = train(config, *phases)
         assert [keys for keys, _ in found] == [keys for keys, _ in expected] and at == end

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data import shard_writer
-from multicse.data.executor import started
 from multicse.data.errors import redacted
+from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
 from multicse.data.wordnet import SMALL as SMALL_LEXICON
 from multicse.evaluation import registry as tasks

@@ -175,7 +175,7 @@ def test_limits_of_the_number_of_words(words: tuple[int, int] | None, fits: bool
 
 @pytest.mark.parametrize("usable", [60, 8])
 def test_a_stream_that_skips_most_samples_returns_all_planned_batches(tmp_path: Path, usable: int) -> None:
-    lines = ["a big car" if number * 37 % 100 < usable else PLAIN for number in range(200)]
+    lines = ["a big car" if number * 37 % 100 < usable else PLAIN for number in range(400)]
     config = stream(write(tmp_path, lines), batch_size=16, window=16)
     found = reader(config, letters, 12)
     got = [key for _ in range(12) for key in next(found).keys]

@@ -47,7 +47,7 @@ def named_rows(
 
     Args:
         path: Table or manifest.
-        columns: Columns that every row must have.
+        columns: Columns that the table must have. A row of JSON lines without one has a missing value, None.
         where: Only rows with these values are yielded.
         part: First row, and the row after the last, of a table that `data/tables.py` reads: Parquet, Arrow, URLs.
         blank: Blank lines are added to it.
@@ -62,19 +62,31 @@ def named_rows(
         if blank is not None and not part[0]:
             blank.lines, blank.first = tables.blank(str(path))
     elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
-        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted, left_out=blank))
+        rows = _flat_rows(Path(path), wanted, blank)
     else:
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
+    known: set[str] = set()  # columns of all rows
     for number, row in rows:
-        for name in wanted:
-            parents = [name[:dot] for dot, letter in enumerate(name) if letter == "."]
-            if name not in row and any(row.get(parent, name) in ("", None) for parent in parents):
-                row[name] = ""  # a field of a missing object
-            if name not in row:
-                near = did_you_mean(name, row)
-                raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
+        if absent := [name for name in wanted if name not in row]:
+            known = known or (set(row) if _has_random_access(path) else _names(Path(path)))
+            if name := next((name for name in absent if name not in known), None):
+                near, has = did_you_mean(name, known), ", ".join(sorted(known)) or "none"
+                raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {has}")
+            row |= dict.fromkeys(absent)
         if all(_name(row[column], f"{path}, row {number}, {column}") == value for column, value in where.items()):
             yield number, row
+
+
+def _flat_rows(path: Path, columns: Sequence[str], blank: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in read_table(path, columns, left_out=blank):
+        try:
+            yield number, tables.flat(row)
+        except DecodeError as error:
+            raise DataError(f"{path}, row {number}: {error}") from None
+
+
+def _names(path: Path) -> set[str]:
+    return {name for _, row in _flat_rows(path, ()) for name in row}
 
 
 def _has_random_access(path: Path | str) -> bool:
@@ -355,7 +367,8 @@ def named_files(
             continue
         fields: dict[str, bytes] = {}
         if captions:
-            fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
+            one = " ".join(entry.captions[0].split())  # a line of a txt is a caption
+            fields[captions] = one.encode() if captions == "txt" else _json({"captions": entry.captions})
         # The path of the file, in letters at which no tar reader splits.
         stem = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.file[: entry.file.rindex(".")])
         yield UnpackedSample(fields, entry.file, entry.label, f"{entry.row:08d}-{stem[-60:]}")

@@ -8,11 +8,11 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import quote, unquote
 
 import fsspec
 from braceexpand import braceexpand
@@ -151,9 +151,9 @@ def options_of(url: str) -> dict[str, str]:
     Raises:
         DataError: If an option has no value, or the separator is not one character.
     """
-    given = re.sub(r"(?<=\bseparator=),(?=,|$)", "%2C", split_options(url)[1][1:])  # parse_qsl would split there
+    given = re.sub(r"(?<=\bseparator=),(?=,|$)", "%2C", split_options(url)[1][1:])  # it would be split there
     try:
-        options = dict(parse_qsl(given, keep_blank_values=True, strict_parsing=True, separator=",")) if given else {}
+        options = parse_options(given, ",")
     except ValueError as error:
         raise DataError(f"{url}: {error}; write #FIELD=COLUMN,FIELD=COLUMN") from error
     options |= {"separator": "\t"} if options.get("separator") in ("tab", "\\t") else {}
@@ -161,6 +161,26 @@ def options_of(url: str) -> dict[str, str]:
     if len(separator) != 1 or separator in '"\r\n\0' or "" in options.values():
         raise DataError(f"{url}: {given!r}; a separator is one character or tab, and no other option is empty")
     return options
+
+
+def parse_options(text: str, separator: str = "&") -> dict[str, str]:
+    """Return the options NAME=VALUE of a text. Percent signs are decoded; a plus is a plus, since it occurs in paths.
+
+    Raises:
+        ValueError: If an option has no equals sign.
+    """
+    options: dict[str, str] = {}
+    for option in text.split(separator) if text else ():
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise ValueError(f"the option {option!r} has no value")
+        options[unquote(name)] = unquote(value)
+    return options
+
+
+def format_options(options: Mapping[str, str]) -> str:
+    """Return the text of options, which `parse_options` reads, with ``&`` between them."""
+    return "&".join(f"{quote(name)}={quote(value)}" for name, value in options.items())
 
 
 def table_kind(url: str) -> str | None:

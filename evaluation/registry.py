@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode
 
 from multicse import load_plugins
 from multicse.data import shard_urls
@@ -71,6 +70,19 @@ def is_development(name: str) -> bool:
     if kind not in KINDS or KINDS[kind].trains or any(re.fullmatch(r"test|sts1[2-6]", word) for word in words):
         return False
     return kind != "hub" or ":" in place
+
+
+def gold_of(name: str) -> str | None:
+    """Return what the ratings of a task are (`PairTask.gold_is`), without its files; None for tasks without ratings."""
+    kind, colon, place = name.partition(":")
+    if not colon:
+        return sts.HUMAN if name in (*STS, *sts.LEE) else None
+    if kind not in ("pairs", "hub"):
+        return None
+    try:
+        return _options(place)[1].get("gold", sts.RATINGS)
+    except EvaluationError:  # a question mark in the name of a file that is elsewhere
+        return sts.RATINGS
 
 
 def available(data: str | Path | None = None) -> list[str]:
@@ -139,7 +151,7 @@ def absolute(name: str) -> str:
         return name
     place, options = _options(place)
     options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in options.items()}
-    return f"{kind}:{shard_urls.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
+    return f"{kind}:{shard_urls.absolute(place)}" + (f"?{shard_urls.format_options(options)}" if options else "")
 
 
 def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> list[Task]:
@@ -242,7 +254,10 @@ def _own(kind: str, place: str, probing: Probing) -> Task:
 def _options(place: str) -> tuple[str, Options]:
     """Split a place from its options; the name of an existing file may contain a question mark."""
     place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
-    return place, dict(parse_qsl(query))
+    try:
+        return place, shard_urls.parse_options(query)
+    except ValueError as error:
+        raise EvaluationError(f"{place}?{query}: {error}; write ?NAME=VALUE&NAME=VALUE") from None
 
 
 def number(option: str, text: str, kind: type[int | float] = int) -> int | float:
@@ -285,11 +300,13 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
 KINDS = {
     "pairs": Kind(
         "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
-        lambda title, place, options, probing: sts.pair_task(Path(place).expanduser()),
+        lambda title, place, options, probing: sts.pair_task(Path(place).expanduser(), **options),
+        ("gold",),
     ),
     "hub": Kind(
         "rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder",
-        lambda title, place, options, probing: hub_pairs(place),
+        lambda title, place, options, probing: hub_pairs(place, **options),
+        ("gold",),
     ),
     "classify": Kind(
         "labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen embeddings",

@@ -145,7 +145,10 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
     load_plugins()
     drawings: list[Drawing] = [
-        (f"similarity_{task.name}", partial(similarity_by_gold_figure, task.similarities(encoded), task.gold))
+        (
+            f"similarity_{task.name}",
+            partial(similarity_by_gold_figure, task.similarities(encoded), task.gold, gold_is=task.gold_is),
+        )
         for task in tasks
         if isinstance(task, PairTask)
     ]

@@ -22,7 +22,7 @@ import tyro
 
 from multicse.data.errors import DataError
 from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
-from multicse.data.shard_urls import table_kind
+from multicse.data.shard_urls import format_options, table_kind
 from multicse.data.shard_writer import Drafts, LeftOut, Output, UnpackedSample, left_out_lines, pack
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
@@ -32,7 +32,7 @@ from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
-READERS = 3
+READERS = 4
 """Version of reading and packing; files that were packed with another version are packed again."""
 FILE = "mine.json"
 """File of the recipe in the output folder."""
@@ -51,7 +51,11 @@ SEEN, EPOCHS = 20_000, 10
 FEWEST = 16
 """Smallest number of samples of a stream: two batches of eight."""
 HELD_OUT = 20
-"""Without rated pairs, one sentence in 20 is held out."""
+"""Without rated pairs, one sentence in 20 is held out, unless it is too short for two halves."""
+GOLD = "labels of sentence halves"
+"""What the scores of the pairs of halves are: 1 for halves of one sentence, 0 for halves of two."""
+LONGEST = 128
+"""Largest maximum length that is chosen, in tokens: memory and time grow with it."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
 MOST_UNUSABLE = 0.1
 """Largest share of image or audio files that may be missing or damaged."""
@@ -244,14 +248,15 @@ def _length(samples: int, batch: int) -> Iterator[Choice]:
 
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
-    found = dev.exists()
-    few = f"fewer than {HELD_OUT * FEWEST_HELD_OUT:,} sentences, so that none are held out; give rated pairs as --dev"
+    found, gold = dev.exists(), "" if asked.dev else f"?{format_options({'gold': GOLD})}"
+    fewest = HELD_OUT * FEWEST_HELD_OUT
+    few = f"fewer than {fewest:,} sentences with two halves, so that none are held out; give rated pairs as --dev"
     held_out = "matching halves of held-out sentences" if found else few
     why = "--dev" if asked.dev else held_out
     yield ("evaluation.data", None, "only your files are used")
-    yield ("evaluation.select", f"pairs:{dev}" if found else None, why)
+    yield ("evaluation.select", f"pairs:{dev}{gold}" if found else None, why)
     yield ("evaluation.watch", (), "no further tasks")
-    yield ("evaluation.final", (f"pairs:{test}",) if found else (), why)
+    yield ("evaluation.final", (f"pairs:{test}{gold}",) if found else (), why)
 
 
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:
@@ -268,8 +273,9 @@ def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[C
         )
     special = encoder.tokens_beside
     most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + special) // 8) * 8
-    length = min(max(16, min(most, 128)), encoder.longest_text)
-    why = f"enough tokens for 95 % of the sentences; the longest one measured has {lengths[-1] + special}"
+    length = min(max(16, min(most, LONGEST)), encoder.longest_text)
+    whole = sum(size + special <= length for size in lengths) / len(lengths)
+    why = f"{whole:.0%} of {len(lengths)} sentences are not cut; the longest of them has {lengths[-1] + special} tokens"
     yield ("streams.text.max_length", length, why)
 
 
@@ -349,19 +355,24 @@ def _halves(folder: Path, asked: Arguments, part: str) -> Path:
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
     """Return the training sentences, and write pairs of held-out sentences: halves of one sentence, and of two."""
-    total = sum(1 for _ in _sentences(asked))
-    if asked.dev is not None or total // HELD_OUT < FEWEST_HELD_OUT:
+    if asked.dev is not None:
         return _drafts(asked)
-    held_out = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
-    for part, texts in {"dev": held_out[::2], "test": held_out[1::2]}.items():
-        cut = [_cut(" ".join(text.split())) for text in texts]
+    halves: dict[int, tuple[str, str]] = {}
+    total = 0
+    for total, draft in enumerate(islice(_sentences(asked), HELD_OUT * MOST_HELD_OUT), 1):
+        # A single character has no two halves.
+        if (total - 1) % HELD_OUT == 0 and all(both := _cut(draft.fields["txt"].decode())):
+            halves[total - 1] = both
+    if total < HELD_OUT * FEWEST_HELD_OUT or len(halves) < FEWEST_HELD_OUT:
+        return _drafts(asked)
+    held_out = list(halves.values())
+    for part, cut in {"dev": held_out[::2], "test": held_out[1::2]}.items():
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
         folder.mkdir(parents=True, exist_ok=True)
         with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, "excel-tab", lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
     places = count()
-    drafts = ((draft, next(places) if isinstance(draft, UnpackedSample) else 1) for draft in _drafts(asked))
-    return (draft for draft, place in drafts if place % HELD_OUT or place >= HELD_OUT * MOST_HELD_OUT)
+    return (draft for draft in _drafts(asked) if not isinstance(draft, UnpackedSample) or next(places) not in halves)
 
 
 def _drafts(asked: Arguments) -> Iterator[UnpackedSample | LeftOut]:
@@ -374,6 +385,7 @@ def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
 
 def _cut(text: str) -> tuple[str, str]:
     """Split a sentence into halves, at a space if it has one after the middle."""
+    text = " ".join(text.split())
     middle = text.find(" ", len(text) // 2)
     middle = len(text) // 2 if middle < 0 else middle
     return text[:middle].strip(), text[middle:].strip()

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import parse_qsl
 
 from pydantic import (
     BeforeValidator,
@@ -25,6 +24,7 @@ from pydantic import (
 
 from multicse.data.errors import did_you_mean, redacted
 from multicse.data.settings import EachOnce, Name, Settings
+from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
 from multicse.data.streams.base import StreamConfig
@@ -499,9 +499,12 @@ def local_task(name: str) -> str:
     kind, colon, place = name.partition(":")
     if not colon:
         return name
-    place, _, query = place.partition("?")
-    options = [f"{key}={local_name(value)}" for key, value in parse_qsl(query)]
-    return f"{kind}:{local_name(place)}" + (f"?{'&'.join(options)}" if options else "")
+    path, _, query = place.partition("?")
+    try:
+        options = [f"{key}={local_name(value)}" for key, value in parse_options(query).items()]
+    except ValueError:  # a question mark of the file's name
+        path, options = place, []
+    return f"{kind}:{local_name(path)}" + (f"?{'&'.join(options)}" if options else "")
 
 
 def local_name(path: str) -> str:

@@ -16,15 +16,12 @@ import soundfile
 import soxr
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from multicse.data import limits
+from multicse.data import limits, tables
 from multicse.data.errors import DecodeError
 from multicse.data.streams.audio_headers import complete
 from multicse.data.text_files import text_of
 
-IMAGES = ("jpg", "jpeg", "png", "webp")
-"""Fields of a sample that contain an image, in the order of preference."""
-SOUNDS = ("wav", "flac", "ogg", "mp3")
-"""Fields of a sample that contain an audio clip, in the order of preference."""
+IMAGES, SOUNDS = tables.IMAGES, tables.SOUNDS
 
 _AUDIO_BLOCK = 2**18  # values decoded at a time, so that files with many channels are never completely in memory
 _EDGE = 0.05  # seconds decoded beyond the wanted part, so that the resampling filter does not see an end in this part
@@ -63,16 +60,20 @@ def member(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> 
 
 
 def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> tuple[str, bytes]:
-    """Return name and content of the first of several fields that a sample has.
+    """Return name and content of the first of several fields that a sample has and that is not empty.
 
     Args:
         fields: Fields of the sample.
         extensions: Names of the fields, in the order of preference.
         key: Name of the sample, for messages.
     """
-    for extension in extensions:
-        if extension in fields:
+    found = [extension for extension in extensions if extension in fields]
+    for extension in found:
+        if fields[extension]:
             return extension, fields[extension]
+    if found:
+        what = "image" if found[0] in IMAGES else "audio" if found[0] in SOUNDS else "content"
+        raise DecodeError(f"sample {key!r}: its {what} is missing (the field {found[0]!r} is null or empty)")
     raise DecodeError(
         f"sample {key!r} has no field {' or '.join(extensions)}; it has {', '.join(sorted(fields)) or 'no field'}"
         f"{dotted(fields, extensions)}"
@@ -310,21 +311,22 @@ def _text(value: Any, column: str, key: str) -> str:
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    """Decode the captions of a sample, at least one, as `text`.
+    """Decode the captions of a sample, at least one, as `text`. Missing and empty ones are left out.
 
     They are in the entry `captions` of the `json`, otherwise in the field `txt`, otherwise in the entry `caption`. An entry
-    is a text or a list of texts.
+    is a text or a list of texts; in `txt`, every line is a caption, as CLIP_benchmark writes them.
     """
     record = _record(fields, key)
     if "captions" not in record and "txt" in fields:
-        return text(fields, ("txt",), key)
-    found = record.get("captions", record.get("caption"))
-    found = [found] if isinstance(found, str) else found
-    texts = [_text(item, "captions", key) for item in found] if isinstance(found, list) else []
-    if not texts or not all(texts):
+        found: Any = text_of(fields["txt"], f"sample {key!r}: 'txt'").splitlines()
+    else:
+        found = record.get("captions", record.get("caption"))
+        found = found if isinstance(found, list) else [found]
+    texts = list(filter(None, (_text(item, "captions", key) for item in found)))
+    if not texts:
         raise DecodeError(
-            f"sample {key!r} has no captions; pack it with --captions COLUMN "
-            '(json {"captions": [...]}, none of them empty, or txt)'
+            f"sample {key!r} has no captions: all are missing or empty; pack it with --captions COLUMN "
+            '(json {"captions": [...]}, or txt with a caption per line)'
         )
     return texts
 

@@ -67,13 +67,14 @@ def alignment_uniformity_scatter(
     return figure
 
 
-def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5) -> Figure:
+def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5, gold_is: str = "ratings") -> Figure:
     """Draw the cosine of every pair against its rating, with quartiles within equal ranges of the rating.
 
     Args:
         similarities: Cosines, (N,).
-        gold: Human ratings, (N,).
+        gold: Ratings, (N,).
         bins: Number of ranges.
+        gold_is: What the ratings are, `PairTask.gold_is`.
     """
     similarities, gold = finite("similarities", similarities), finite("gold", gold)
     figure = new_figure()
@@ -91,7 +92,7 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
         showfliers=False,
         medianprops={"color": COLOURS[3]},
     )
-    axes.set(xlabel="human rating", ylabel="cosine similarity")
+    axes.set(xlabel=gold_is, ylabel="cosine similarity")
     return figure
 
 

@@ -121,18 +121,17 @@ class PairedGeometryTask(PairedTask):
 
     def score(self, encoder: Encoder) -> Score:
         """Return the metrics above; details are the numbers of items and captions."""
-        items, captions, owners = encode_pairs(self.samples, encoder)
+        items, captions, owners = pairs = encode_pairs(self.samples, encoder)
         distinct = list(dict.fromkeys(captions))
         if len(distinct) < 2:
             raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity needs two different ones")
-        texts, different = look_up(encoder, captions, distinct)
-        first = np.unique(owners, return_index=True)[1]
+        texts, different, first = look_up(encoder, captions, distinct, pairs.first)
         gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())
         metrics = {
             "alignment": alignment(items[owners], texts),
             "text_uniformity": uniformity(different),
             f"{self.samples.modality}_uniformity": uniformity(items),
-            "cross_uniformity_cyclip": cross_uniformity_cyclip(items, texts[first]),
+            "cross_uniformity_cyclip": cross_uniformity_cyclip(items, first),
             "modality_gap": float(gap),
         }
         return Score(metrics, {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct)})

@@ -134,18 +134,53 @@ class PairedTask:
         return []
 
 
-def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
-    """Return the embeddings of all items (N, d), all captions (T), and the item number of each caption (T,)."""
+class PairedItems(NamedTuple):
+    """Distinct items and their captions."""
+
+    items: np.ndarray
+    """Embeddings of the items, (N, d)."""
+    captions: list[str]
+    """All captions, T of them, in the order of the samples."""
+    owners: np.ndarray
+    """Number of the item of each caption, (T,)."""
+
+    @property
+    def first(self) -> list[str]:
+        """Return the first caption of every item."""
+        return [self.captions[caption] for caption in np.unique(self.owners, return_index=True)[1]]
+
+
+def encode_pairs(samples: Samples, encoder: Encoder) -> PairedItems:
+    """Encode the items of samples. Samples with equal images or audio clips are one item, with the captions of all.
+
+    Many data sets have a sample per caption, so that the same image is in several of them.
+    """
     vectors: list[np.ndarray] = []
     captions: list[str] = []
     owners: list[int] = []
+    numbers: dict[bytes, int] = {}
     for chunk in samples.chunks():
-        for number, sample in enumerate(chunk, sum(len(part) for part in vectors)):
+        new: list[Any] = []
+        for sample in chunk:
+            digest, before = content_digest(sample.item), len(numbers)
+            number = numbers.setdefault(digest, before)
+            new += [sample.item] if number == before else []
             own = sample.captions()
             captions += own
             owners += [number] * len(own)
-        vectors.append(embed(encoder, [sample.item for sample in chunk], samples.modality))
-    return np.concatenate(vectors), captions, np.asarray(owners)
+        if new:
+            vectors.append(embed(encoder, new, samples.modality))
+    if len(numbers) < 2:
+        raise EvaluationError(f"{samples.task}: all {len(samples):,} samples are the same {samples.modality}; it needs two")
+    return PairedItems(np.concatenate(vectors), captions, np.asarray(owners))
+
+
+def content_digest(item: Any) -> bytes:
+    """Return 16 bytes that are equal for equal decoded images or audio clips."""
+    values, *rate = item if isinstance(item, Sound) else (item,)
+    digest = hashlib.blake2b(repr((values.shape, *rate)).encode(), digest_size=16)
+    digest.update(values.tobytes())
+    return digest.digest()
 
 
 @contextlib.contextmanager

@@ -20,16 +20,17 @@ from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 CELLS = 2**20  # scores per block: 8 MB
 BATCH = 80  # default number of pairs in a batch of the validation loss
 TIE = 1e-9  # cosines with a smaller difference are equal
+TOP = 10  # places that recall and mAP look at
 
 
 class Found(NamedTuple):
-    """Ranks, from 1, of relevant rows: one per pair of a query and a relevant row of the database."""
+    """Ranks, from 1, of relevant rows: one per pair of a query and one of its best relevant rows of the database."""
 
     queries: np.ndarray  # (P,)
     ranks: np.ndarray  # (P,)
 
 
-def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarray) -> Found:
+def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: Sequence[np.ndarray]) -> Found:
     """Rank the relevant rows of a database for every query.
 
     The rank is the position among the query's relevant rows plus the number of other rows with an equal or higher score.
@@ -38,41 +39,41 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
     Args:
         queries: (Q, d).
         database: (M, d).
-        relevant: Distinct pairs of a query and a relevant row of the database, (2, P).
+        relevant: Rows of the database that are relevant for each query: Q arrays of shape (R,), each with at least one.
 
     Returns:
-        Query and rank of each pair, sorted by query.
+        Query and rank of the best `TOP` relevant rows of each query, in the order of `relevant`. The others have ranks above
+        `TOP`.
     """
     if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
         raise EvaluationError(
             f"embeddings {queries.shape} and {database.shape} have different dimensions; expected (N, d), (M, d)"
         )
-    asking, asked = relevant[:, np.argsort(relevant[0], kind="stable")]
-    bounds = np.searchsorted(asking, np.arange(len(queries) + 1))
-    rows, ranks, size = unit(database), np.empty(len(asking), np.int64), max(1, CELLS // len(database))
+    rows, size = unit(database), max(1, CELLS // len(database))
+    ranks: list[np.ndarray] = []
     for start in range(0, len(queries), size):
         for query, scores in enumerate(unit(queries[start : start + size]) @ rows.T, start):
-            own = slice(bounds[query], bounds[query + 1])
-            found, others = scores[asked[own]], np.delete(scores, asked[own])
+            own = relevant[query]
+            found, others = scores[own], np.delete(scores, own)
             place = np.argsort(np.argsort(-found, kind="stable")) + 1
-            ranks[own] = place + (others >= found[:, None] - TIE).sum(1)
-    return Found(asking, ranks)
+            found, place = found[place <= TOP], place[place <= TOP]
+            ranks.append(place + (others >= found[:, None] - TIE).sum(1))
+    return Found(np.repeat(np.arange(len(ranks)), list(map(len, ranks))), np.concatenate(ranks))
 
 
-def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
+def map_at_10(ranks: np.ndarray, owners: np.ndarray) -> float:
     """Compute mAP@10 as LAION-CLAP does: mean over items, in points.
 
     The average precision of an item is sum_r (r / rank_r) over its captions, in order, with a rank of at most 10, divided by
-    the number of its captions.
+    the number of its captions, at most 10.
 
     Args:
         ranks: Ranks of captions, (T,).
         owners: Item of each caption, (T,).
-        most: Largest divisor. Default: no limit.
     """
-    gain = np.where(ranks <= 10, place_in_group(owners, ranks) / ranks, 0.0)
+    gain = np.where(ranks <= TOP, place_in_group(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
-    share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
+    share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], TOP)
     return 100 * float(np.mean(share))
 
 
@@ -89,12 +90,23 @@ def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     return place
 
 
-def _metrics(found: Found, most: int | None = None) -> dict[str, float]:
-    """Return recall at 1, 5 and 10, and mAP@10 with this largest divisor, in points."""
+def _metrics(found: Found) -> dict[str, float]:
+    """Return recall at 1, 5 and 10, and mAP@10, in points."""
     best = np.full(found.queries.max() + 1, np.iinfo(np.int64).max)
     np.minimum.at(best, found.queries, found.ranks)
     recall = {f"r{k}": 100 * float(np.mean(best <= k)) for k in (1, 5, 10)}
-    return {**recall, "map10": map_at_10(found.ranks, found.queries, most)}
+    return {**recall, "map10": map_at_10(found.ranks, found.queries)}
+
+
+def _grouped(groups: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
+    """Return the distinct values (V,) of each of the groups 0, 1, ....
+
+    Args:
+        groups: Group of each value, (T,); no group is empty.
+        values: (T,).
+    """
+    group, value = np.unique(np.stack([groups, values]), axis=1)
+    return np.split(value, np.flatnonzero(np.diff(group)) + 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards
@@ -103,15 +115,17 @@ def _metrics(found: Found, most: int | None = None) -> dict[str, float]:
 class RetrievalTask(PairedTask):
     """Retrieval between images or audio clips and their captions; an item may have several captions.
 
+    Equal images or clips are one item, and an equal caption of another item is as right as an item's own: nobody can tell
+    them apart, and a perfect encoder reaches 100.
+
     Metrics, in points: ``<image|audio>_to_text_r1`` (r5, r10), where the item is the query and its best ranked caption
     counts; ``text_to_<image|audio>_r1``, where every caption is a query; ``..._map10``, mAP@10; ``mean_r1`` and
     ``mean_map10``, the means of both directions.
 
     Args:
         primary: Main metric of the task.
-        shared: Treat equal captions as one caption of all their items: for captions made from class names, where otherwise
-            all but one item of a class would count as wrong. Each distinct text is one query, every item with this text is
-            relevant, and mAP@10 of a text is divided by min(10, number of its items).
+        shared: Count equal captions once, for captions made from class names: each distinct text is one query and one row
+            of the database.
     """
 
     def __init__(
@@ -134,20 +148,30 @@ class RetrievalTask(PairedTask):
     def score(self, encoder: Encoder) -> Score:
         """Return recall and mAP in both directions; details are the numbers of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
-        distinct = {text: row for row, text in enumerate(dict.fromkeys(captions))}
-        pairs = np.stack([owners, np.arange(len(captions))])
-        if self.shared:
-            pairs = np.unique(np.stack([owners, [distinct[text] for text in captions]]), axis=1)
-        (texts,) = look_up(encoder, list(distinct) if self.shared else captions)
-        there, back = relevant_ranks(items, texts, pairs), relevant_ranks(texts, items, pairs[::-1])
+        row = {text: number for number, text in enumerate(dict.fromkeys(captions))}
+        which = np.array([row[text] for text in captions])  # (T,), the number of the caption's text
+        texts = np.arange(len(row)) if self.shared else which  # text of each row of the database
+        texts_of, items_of = _grouped(owners, which), _grouped(which, owners)
+        rows_of = _grouped(texts, np.arange(len(texts)))
+        (vectors,) = look_up(encoder, list(row) if self.shared else captions)
+        own = [
+            rows_of[found[0]] if len(found) == 1 else np.concatenate([rows_of[one] for one in found]) for found in texts_of
+        ]
+        there = relevant_ranks(items, vectors, own)
+        back = relevant_ranks(vectors, items, [items_of[text] for text in texts])
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
-        counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
-        return Score(self.metrics(there, back), counts)
+        counts = {
+            "samples": len(self.samples),
+            "items": len(items),
+            "captions": len(captions),
+            "distinct_captions": len(row),
+        }
+        return Score(self.metrics(there, back), counts | spread)
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
         """Return recall and mAP for ranks from item to text and from text to item."""
-        ways = zip(self.ways, (_metrics(there), _metrics(back, 10)), strict=True)
+        ways = zip(self.ways, (_metrics(there), _metrics(back)), strict=True)
         return self.with_means({f"{way}_{kind}": value for way, found in ways for kind, value in found.items()})
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -184,8 +208,8 @@ class ContrastiveTask(PairedTask):
         scale = getattr(encoder, "logit_scale", None)
         if scale is None:
             raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
-        items, captions, owners = encode_pairs(self.samples, encoder)
-        (texts,) = look_up(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
+        pairs = encode_pairs(self.samples, encoder)
+        items, (texts,) = pairs.items, look_up(encoder, pairs.first)
         if items.shape != texts.shape:
             raise EvaluationError(f"task {self.name} needs pairs of embeddings, got shapes {items.shape} and {texts.shape}")
         size = min(self.batch, len(items))

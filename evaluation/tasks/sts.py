@@ -1,4 +1,4 @@
-"""Semantic textual similarity: correlation of the cosine of two sentences with human ratings.
+"""Semantic textual similarity: correlation of the cosine of two sentences with ratings, of humans in the named sets.
 
 The seven sets are read from one of two layouts:
 
@@ -28,6 +28,7 @@ from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, u
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("score", "sentence1", "sentence2")  # required columns; subset is optional
+HUMAN, RATINGS = "human ratings", "ratings"  # what the scores of the named sets are, and of a set of the user's own
 SEMEVAL_INPUT = re.compile(r"STS\.input\.(.+)\.txt")
 
 # The subsets of each year in SimCSE's SentEval; STS13 lacks SMT, which may not be redistributed.
@@ -39,7 +40,7 @@ SUBSETS = {
     "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
 
-Rated = tuple[str, float | None, str, str]  # subset, rating if there is one, sentence, sentence
+Rated = tuple[str, float | None, str, str, str]  # subset, rating if there is one, sentence, sentence, place for messages
 
 FILES = {
     "raw": {
@@ -74,20 +75,26 @@ class Pairs:
 
 
 class PairTask:
-    """Spearman (main metric) and Pearson correlation of cosines with human ratings, in points.
+    """Spearman (main metric) and Pearson correlation of cosines with ratings, in points.
 
     ``spearman`` and ``pearson`` are computed over all subsets concatenated (setting "all", as reported by SimCSE and its
     successors), ``spearman_mean`` is the mean over subsets, and ``spearman_wmean`` the mean weighted by their sizes (as in
     the original SentEval). Sets with several subsets also have ``pearson_mean`` and ``pearson_wmean``, the score of the
     SemEval contests.
+
+    Args:
+        name: Name of the task.
+        pairs: Rated pairs.
+        gold_is: What the ratings are, in the plural, for figures and model cards.
     """
 
     primary = "spearman"
 
-    def __init__(self, name: str, pairs: Pairs) -> None:
+    def __init__(self, name: str, pairs: Pairs, gold_is: str = HUMAN) -> None:
         self.name = name
         self.pairs = pairs
         self.gold = np.asarray(pairs.gold)
+        self.gold_is = gold_is
 
     @property
     def hash(self) -> str:
@@ -170,14 +177,14 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
         columns = ("relatedness_score", "sentence_A", "sentence_B")
         return _read_table(path, columns, subsets=False, tokens=True, quoted=False)
     rows = [  # genre, file, year, id, score, sentence, sentence
-        ("all", _rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6]))
+        ("all", _rating(fields[4], place := f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6]), place)
         for number, fields in read_cells(path, 7, more=True)
     ]
     return _collect(rows, path)
 
 
-def pair_task(path: Path) -> PairTask:
-    """Create a task from a file or folder of rated pairs.
+def pair_task(path: Path, gold: str = RATINGS) -> PairTask:
+    """Create a task from a file or folder of rated pairs; `gold` is `PairTask.gold_is`.
 
     * ``.tsv`` or ``.csv``, optionally with ``.gz``: the header contains at least ``score sentence1 sentence2``, in any
       order. A column ``subset`` is used for the means over subsets. Pairs with a blank or "nan" score are skipped and
@@ -199,7 +206,7 @@ def pair_task(path: Path) -> PairTask:
         pairs = _read_semeval(path, subsets)
     else:
         pairs = _read_table(path)
-    return PairTask(metric_name(name), pairs)
+    return PairTask(metric_name(name), pairs, gold)
 
 
 def metric_name(text: str) -> str:
@@ -220,11 +227,8 @@ def _read_table(
         score, first, second = (row[column] for column in columns)
         if tokens:
             first, second = _tokens(first), _tokens(second)
-        rating = _rating(score, f"{path}, line {number}")
-        if rating is not None and not (first.strip() and second.strip()):
-            raise EvaluationError(f"{path}, line {number}: a sentence is empty; remove the row or its score")
-        subset = row.get("subset", "all") if subsets else "all"
-        rows.append((subset, rating, first, second))
+        subset, place = row.get("subset", "all") if subsets else "all", f"{path}, line {number}"
+        rows.append((subset, _rating(score, place), first, second, place))
     return _collect(rows, path)
 
 
@@ -242,7 +246,8 @@ def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
             first, *others = text.split("\t")
             if not others:
                 raise EvaluationError(f"{inputs}, line {number}: no tab found; expected sentence, tab, sentence")
-            rows.append((subset, _rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0])))
+            place = f"{inputs}, line {number}"
+            rows.append((subset, _rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0]), place))
     return _collect(rows, folder)
 
 
@@ -262,15 +267,22 @@ def _tokens(text: str) -> str:
 
 
 def _collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
-    """Collect rated pairs and count the others; raise EvaluationError without two different ratings."""
+    """Collect rated pairs and count the others.
+
+    Raises:
+        EvaluationError: If a sentence of a rated pair is missing, or there are no two different ratings.
+    """
     rows = list(rows)
     rated = [row for row in rows if row[1] is not None]
+    for _, _, *texts, place in rated:
+        if not all(text.strip() for text in texts):
+            raise EvaluationError(f"{place}: a sentence is empty; remove the row or its score")
     skipped = len(rows) - len(rated)
-    if len({gold for _, gold, _, _ in rated}) < 2:
+    if len({gold for _, gold, *_ in rated}) < 2:
         raise EvaluationError(
             f"{source}: {len(rated):,} pairs have equal ratings, {skipped:,} have none (some sets hide their ratings)"
         )
-    subset, golds, first, second = zip(*rated, strict=True)
+    subset, golds, first, second, _ = zip(*rated, strict=True)
     return Pairs(first, second, golds, subset, skipped)
 
 
@@ -311,19 +323,20 @@ SECOND = ("sentence2", "sentence_B")
 SCORES = ("score", "similarity_score", "relatedness_score", "label")
 
 
-def hub_pairs(spec: str) -> PairTask:
+def hub_pairs(spec: str, gold: str = RATINGS) -> PairTask:
     """Create a task from a Hugging Face data set, named after data set, configuration and split.
 
     Args:
         spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
             default split is test. Code of a data set is never executed.
+        gold: `PairTask.gold_is`.
     """
     name, *rest = spec.split(":")
     if not name or len(rest) > 2 or not all(rest):
         raise EvaluationError(f"hub:{spec}: expected NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
     *config, split = rest or ["test"]
     title = metric_name("-".join([Path(name).name, *config, split]))
-    return PairTask(title, _collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"))
+    return PairTask(title, _collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"), gold)
 
 
 def _dataset_rows(title: str, name: str, config: str | None = None, *, split: str) -> Iterator[Rated]:
@@ -351,6 +364,4 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
     for i, row in enumerate(rows):
         place = f"{title}, row {i}"
         rated, *texts = (text_of(row[column], f"{place}, {column}") for column in (score, first, second))
-        if row[first] is None or row[second] is None:
-            raise EvaluationError(f"{place}: {first} or {second} is missing")
-        yield "all", _rating(rated, place), texts[0], texts[1]
+        yield "all", _rating(rated, place), texts[0], texts[1], place

@@ -17,7 +17,8 @@ from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
-from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.registry import gold_of, make_tasks
+from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, uml, visualcse
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
@@ -102,6 +103,31 @@ def test_held_out_halves_are_in_no_shard(files: Path) -> None:
     assert len(set(joined) & set(Path("sentences.txt").read_text().splitlines())) == 55 and not trained & set(joined)
 
 
+def test_a_line_without_two_halves_is_not_held_out(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is trained on; 2,000 lines of single characters leave nothing to hold out."""
+    lines = Path("sentences.txt").read_text().split("\n")[1:-1]
+    lines[40], lines[1000] = "?", "A"
+    Path("single.txt").write_text("\n".join(lines))
+    recipe = chosen(simcse, "--text", "single.txt")
+    names = [recipe.evaluation.select or "", *recipe.evaluation.final]
+    tasks = [task for task in make_tasks(names) if isinstance(task, PairTask)]
+    assert sum(len(task.pairs) for task in tasks) == 2 * (110 - 2)
+    assert {"?", "A"} <= set(_texts(recipe)) and ShardSet.open(recipe.streams["text"].shards).samples == 2200 - 108
+    assert {task.gold_is for task in tasks} == {mine.GOLD} == {gold_of(name) for name in names}
+    capsys.readouterr()
+    Path("letters.txt").write_text("\n".join("abcd" * 600))
+    assert chosen(simcse, "--text", "letters.txt").evaluation.select is None
+    assert "fewer than 2,000 sentences with two halves" in capsys.readouterr().out
+
+
+def test_the_reason_for_the_length_is_true(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of the sentences have more tokens than the largest length that is chosen."""
+    lines = [" ".join(["cat"] * (300 if number % 2 else 5)) for number in range(60)]
+    Path("long.txt").write_text("\n".join(lines))
+    assert chosen(simcse, "--text", "long.txt").flat()["streams.text.max_length"] == mine.LONGEST
+    assert "50% of 60 sentences are not cut; the longest of them has 302 tokens" in capsys.readouterr().out
+
+
 def test_few_sentences_train_without_scores_and_the_remedy_is_printed(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +136,10 @@ def test_few_sentences_train_without_scores_and_the_remedy_is_printed(
     )  # one of these lines is empty
     evaluation = chosen(simcse, "--text", "few.txt").evaluation
     assert evaluation.select is None and evaluation.final == ()
-    assert "fewer than 2,000 sentences, so that none are held out; give rated pairs as --dev" in capsys.readouterr().out
+    assert (
+        "fewer than 2,000 sentences with two halves, so that none are held out; give rated pairs as --dev"
+        in capsys.readouterr().out
+    )
 
 
 def _texts(recipe: Recipe) -> list[str]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from multicse.evaluation.registry import gold_of
 from multicse.evaluation.tables import before_after
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
@@ -110,6 +111,7 @@ def model_card(
         scores=scores,
         ranks=any(metric.endswith(("_r1", "_map10")) for metric in metrics),
         loss="loss" in metrics,
+        gold=_gold(recipe.get("evaluation", {})) if "spearman" in metrics else "",
         best_step=numbers["best_step"],
         data=data,
         recipe=json.dumps(_publishable(recipe), indent=2, ensure_ascii=False),
@@ -117,6 +119,12 @@ def model_card(
         versions=", ".join(f"{library} {version}" for library, version in versions.items()),
     )
     return f"{card}\n"
+
+
+def _gold(evaluation: Mapping[str, Any]) -> str:
+    """Return what the ratings of the tasks of a recipe are."""
+    names = filter(None, [evaluation.get("select"), *evaluation.get("watch", ()), *evaluation.get("final", ())])
+    return " or ".join(dict.fromkeys(gold for name in names if (gold := gold_of(name)))) or "ratings"
 
 
 def _licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -501,4 +501,4 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
     (task,) = tasks.make_tasks([recipe.evaluation.select], recipe.evaluation.data)
     if isinstance(task, PairTask):
         cosines = task.similarities(module_encoder(method, torch.device("cpu")))
-        handle.log_figure(f"similarity_{task.name}", similarity_by_gold_figure(cosines, task.gold))
+        handle.log_figure(f"similarity_{task.name}", similarity_by_gold_figure(cosines, task.gold, gold_is=task.gold_is))

@@ -348,6 +348,7 @@ def test_captions() -> None:
     assert decode.captions({"txt": b"a dog", "json": b'{"caption": "a cat"}'}, "a") == ["a dog"]
     for record in (b'{"captions": "a cat"}', b'{"caption": "a cat"}', b'{"caption": ["a cat"]}'):
         assert decode.captions({"json": record}, "a") == ["a cat"]
-    for bad in ({}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"txt": b" "}):
+    assert decode.captions({"json": b'{"captions": [null, "a dog", " ", NaN, 5]}'}, "a") == ["a dog", "5"]
+    for bad in ({}, {"json": b'{"captions": [null, ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"txt": b" "}):
         with pytest.raises(DecodeError, match="sample 'a'"):
             decode.captions(bad, "a")

@@ -18,8 +18,9 @@ from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
     read_captions,
 )
+from tests import small
 from tests.evaluation.evaluation_helpers import unit
-from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
+from tests.evaluation.paired_helpers import Coded, decoded, image_shards, picture, sound_shards
 
 
 def random_pairs(items: int, counts: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,17 +52,17 @@ def naive(items: np.ndarray, texts: np.ndarray, carries: np.ndarray, modality: s
     carries: (N, T), which texts are an item's own.
     """
 
-    def numbers(scores: np.ndarray, relevant: np.ndarray, most: int) -> dict[str, float]:
+    def numbers(scores: np.ndarray, relevant: np.ndarray) -> dict[str, float]:
         best, precision = [], []
         for row, wanted in zip(scores, relevant, strict=True):
             ranks = [r for r, column in enumerate(np.argsort(-row), 1) if wanted[column]]
             best.append(ranks[0])
-            precision.append(sum(n / r for n, r in enumerate(ranks, 1) if r <= 10) / min(most, len(ranks)))
+            precision.append(sum(n / r for n, r in enumerate(ranks, 1) if r <= 10) / min(10, len(ranks)))
         found = {f"r{k}": 100 * float((np.array(best) <= k).mean()) for k in (1, 5, 10)}
         return {**found, "map10": 100 * float(np.mean(precision))}
 
     scores = unit(items) @ unit(texts).T
-    there, back = numbers(scores, carries, len(texts)), numbers(scores.T, carries.T, 10)
+    there, back = numbers(scores, carries), numbers(scores.T, carries.T)
     both = {f"mean_{kind}": (there[kind] + back[kind]) / 2 for kind in ("r1", "map10")}
     both |= {f"{modality}_to_text_{kind}": value for kind, value in there.items()}
     return both | {f"text_to_{modality}_{kind}": value for kind, value in back.items()}
@@ -118,6 +119,49 @@ def test_one_vector_for_everything_finds_nothing(tmp_path: Path, vector: np.ndar
 # ------------------------------------------------------------------------------------------------------------------ shards
 
 
+@pytest.mark.parametrize("make", [image_shards, sound_shards])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_perfect_encoder_reaches_100_whatever_is_there_twice(make: Any, shared: bool, tmp_path: Path) -> None:
+    """Equal items in several samples, equal captions of an item, and of different items; some of more than ten items."""
+    rng = np.random.default_rng(int(shared))
+    kinds, forms = rng.integers(0, 3, 90).tolist(), rng.integers(0, 14, 90).tolist()
+
+    def content(i: int) -> bytes:
+        """An item with the number of its kind, in one of 14 forms."""
+        if make is sound_shards:
+            return small.sound(
+                np.r_[np.full(80, kinds[i] / 256), np.full(forms[i], 0.5)].astype(np.float32), subtype="FLOAT"
+            )
+        return small.png(np.r_[np.full(57, kinds[i]), [0, 0, forms[i]]].reshape(5, 4, 3).astype(np.uint8))
+
+    captions = [[f"c{kind}"] * (1 + i % 2) for i, kind in enumerate(kinds)]
+    folder = image_shards(tmp_path, captions, content=("wav" if make is sound_shards else "png", content))
+    score = RetrievalTask("x", folder, shared=shared).score(Coded())
+    assert set(score.metrics.values()) == {100.0} and len(score.metrics) == 10
+    assert (score.details["samples"], score.details["items"]) == (90, len(set(zip(kinds, forms, strict=True))))
+
+
+def test_items_in_several_samples_against_the_whole_matrix(tmp_path: Path) -> None:
+    """The same numbers as a table with one row per item, and those of the naive version."""
+    items, texts, owners = (x.astype(np.float64) for x in random_pairs(30, [5]))
+    owners = owners.astype(int)
+    rows = image_shards(
+        tmp_path / "rows", [[f"c{i}"] for i in range(150)], content=("png", lambda i: picture(int(owners[i])))
+    )
+    order = list(dict.fromkeys(owners.tolist()))  # of the first samples, as `Table` does not need it
+    found = RetrievalTask("x", rows).score(Table(items, texts))
+    want = naive(items[order], texts, np.array(order)[:, None] == owners)
+    assert found.metrics == pytest.approx(want, abs=1e-9) and 5 < want["mean_r1"] < 95
+    assert found.metrics == pytest.approx(ours(tmp_path / "items", items, texts, owners), abs=1e-9)
+    assert (found.details["items"], found.details["fewest_captions"]) == (30, 5)
+
+
+def test_one_item_in_all_samples_is_told(tmp_path: Path) -> None:
+    folder = image_shards(tmp_path, [["c1"], ["c2"]], content=("png", lambda i: picture(1)))
+    with pytest.raises(EvaluationError, match="all 2 samples are the same image"):
+        RetrievalTask("x", folder).score(Coded())
+
+
 def test_shared_texts_against_a_naive_version(tmp_path: Path) -> None:
     """Items of one to three of 11 texts, of which one is there twice, near their first text."""
     rng = np.random.default_rng(0)
@@ -131,10 +175,11 @@ def test_shared_texts_against_a_naive_version(tmp_path: Path) -> None:
     score = shared.score(Table(items, texts))
     assert score.metrics == pytest.approx(want, abs=1e-9)
     counts = {"captions": sum(map(len, carried)) + 80, "distinct_captions": 11, "fewest_captions": 2, "most_captions": 4}
-    assert score.details == {"items": 80, **counts}
+    assert score.details == {"samples": 80, "items": 80, **counts}
     assert shared.name == plain.name + "-shared"  # its numbers are others than those of the plain task
-    ties = plain.score(Table(items, texts)).metrics
-    assert ties["mean_r1"] < want["mean_r1"] - 5  # with the other items of a text, which count as lost
+    order = [k for own in carried for k in (*own, own[0])]  # captions, each a query and a row
+    want = naive(items, texts[order], np.array([[k in own for k in order] for own in carried]))
+    assert plain.score(Table(items, texts)).metrics == pytest.approx(want, abs=1e-9)
 
 
 def test_options_of_a_name(tmp_path: Path) -> None:
@@ -151,7 +196,7 @@ def test_options_of_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"json": b'{"captions": ["c1", " "]}'}, {"json": b"{"}, {"txt": b" "}, {"png": b"no picture", "txt": b"c1"}],
+    [{}, {"json": b'{"captions": [null, " "]}'}, {"json": b"{"}, {"txt": b" "}, {"png": b"no picture", "txt": b"c1"}],
     ids=["none", "empty", "broken json", "empty txt", "no picture"],
 )
 def test_bad_samples_are_named(tmp_path: Path, change: dict[str, bytes]) -> None:

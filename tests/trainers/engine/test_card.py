@@ -98,3 +98,18 @@ def test_a_whitened_model_has_its_own_scores() -> None:
     assert (
         "| lee | spearman | 14.25 | 22.50 | 31.00 | +8.25 |" in body and "| sts12 | spearman | - | 61.23 | - | - |" in body
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "gold"),
+    [
+        (["lee"], "human ratings"),
+        (["pairs:own.tsv"], "ratings"),
+        (["pairs:dev.tsv?gold=labels%20of%20sentence%20halves"], "labels of sentence halves"),
+        (["lee", "retrieval:x", "pairs:own.tsv?gold=votes"], "human ratings or votes"),
+    ],
+)
+def test_the_card_names_what_the_ratings_are(names: list[str], gold: str) -> None:
+    evaluation = {"select": names[0], "watch": (), "final": names[1:]}
+    card = model_card({**RECIPE, "evaluation": evaluation}, DATA, NUMBERS, {}, TEXT)
+    assert f"between cosine similarities and {gold}. For alignment" in card

@@ -1,0 +1,326 @@
+"""One rule for values that are missing or empty, and one decision per table about what a column is."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import multicse
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError
+from tests.data.packing import png, samples
+from tests.small import sound, write_tar
+
+ABSENT = object()
+"""No such name in this row."""
+MISSING: dict[str, Any] = {"null": None, "NaN": math.nan, "empty": "", "blanks": " \t ", "absent": ABSENT}
+Row = dict[str, Any]
+
+
+def dumped(rows: list[Row]) -> list[str]:
+    return [json.dumps({name: value for name, value in row.items() if value is not ABSENT}) for row in rows]
+
+
+def cells(rows: list[Row], separator: str) -> bytes:
+    text = io.StringIO(newline="")
+    out = csv.DictWriter(text, list(rows[0]), delimiter=separator)
+    out.writeheader()
+    out.writerows(rows)
+    return text.getvalue().encode()
+
+
+def write_arrow(path: Path, rows: list[Row]) -> None:
+    table = pa.Table.from_pylist(rows)
+    with pa.ipc.new_file(str(path), table.schema) as out:
+        out.write_table(table, max_chunksize=7)
+
+
+FORMS: dict[str, Callable[[Path, list[Row]], Any]] = {
+    "x.tar": lambda path, rows: write_tar(path, [(f"{i:04d}.json", line.encode()) for i, line in enumerate(dumped(rows))]),
+    "x.parquet": lambda path, rows: pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7),
+    "x.arrow": write_arrow,
+    "x.csv": lambda path, rows: path.write_bytes(cells(rows, ",")),
+    "x.tsv": lambda path, rows: path.write_bytes(cells(rows, "\t")),
+    "x.jsonl": lambda path, rows: path.write_text("\n".join(dumped(rows))),
+    "x.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(dumped(rows)).encode())),
+}
+STORED = {  # what a form can say: a cell of text is there, and a column of Arrow has one type and all rows
+    "x.tar": {"null", "NaN", "empty", "blanks"},
+    "x.jsonl": {*MISSING},
+    "x.jsonl.gz": {*MISSING},
+    "x.parquet": {"null", "empty", "blanks"},
+    "x.arrow": {"null", "empty", "blanks"},
+    "x.csv": {"empty", "blanks"},
+    "x.tsv": {"empty", "blanks"},
+}
+CASES = [(form, kind) for form, kinds in STORED.items() for kind in sorted(kinds)]
+
+
+@pytest.mark.parametrize(("form", "kind"), CASES)
+def test_a_missing_text_is_a_bad_sample_in_every_form(form: str, kind: str, tmp_path: Path) -> None:
+    """Streams and tasks name it, packing leaves it out and counts it, `keep_empty` reads a blank; other rows are read."""
+    texts = [f"text {i}" for i in range(30)]
+    rows = [{"said": text, "heard": f"more {i}"} for i, text in enumerate(texts)]
+    for gap in range(20):  # more than one looks at, in the first rows
+        rows[gap]["said"] = MISSING[kind]
+    FORMS[form](tmp_path / form, rows)
+    shard = ShardSet.open(str(tmp_path / form)).shards[0]
+    stream = TextStream(shards="", columns=("said", "heard"))
+    kept = stream.model_copy(update={"keep_empty": True})
+    for number, sample in enumerate(read(shard, range(30))):
+        assert isinstance(sample, RawSample)
+        row = kept.row(sample, np.random.default_rng(0))
+        assert row == {"text0": " " if number < 20 else texts[number], "text1": f"more {number}"}
+        if number < 20:
+            with pytest.raises(DecodeError, match=rf"{sample.key}.*'said' is empty"):
+                stream.row(sample, np.random.default_rng(0))
+    if form != "x.tar":
+        packed = multicse.pack("table", tmp_path / form, tmp_path / "out", columns=("said", "heard"))
+        assert packed.record["nsamples"] == 10 and [count for count, _ in packed.record["left_out"].values()] == [20]
+        with pytest.raises(DataError, match=r"no column 'sadi'\. Did you mean 'said'"):
+            multicse.pack("table", tmp_path / form, tmp_path / "wrong", columns=("heard", "sadi"))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [*CASES, *((form, kind) for form in ("x.txt in a tar",) for kind in ("empty", "blanks"))]
+)
+def test_a_missing_caption_is_left_out_and_a_sample_without_any_is_bad(form: str, kind: str, tmp_path: Path) -> None:
+    stream = ImageTextStream(shards="", batch_size=1)
+
+    def captions(record: Row) -> list[str]:
+        if form == "x.txt in a tar":
+            text = record["captions"] if isinstance(record["captions"], str) else "\n".join(record["captions"])
+            write_tar(tmp_path / "x.tar", [("0.png", png(0)), ("0.txt", text.encode())])
+        else:
+            name = "captions" if "captions" in record else "caption"
+            other = {name: ["other"] if isinstance(record[name], list) else "other"}  # a row that shows the type
+            FORMS[form](tmp_path / form, [record, other])
+        sample = ShardSet.open(f"{tmp_path}/{'x.tar' if 'txt' in form else form}").sample(0)
+        assert isinstance(sample, RawSample)
+        found = {stream.sentences(sample)[0] for _ in range(3)}
+        assert len(found) == 1
+        return [*found]
+
+    value = MISSING[kind]
+    if form not in ("x.csv", "x.tsv"):
+        listed = [value, "a dog"] if value is not ABSENT else ["a dog"]
+        assert captions({"captions": listed}) == ["a dog"]
+        with pytest.raises(DecodeError, match="has no captions"):
+            captions({"captions": [value] if value is not ABSENT else []})
+    with pytest.raises(DecodeError, match="has no captions"):
+        captions({"captions" if form == "x.txt in a tar" else "caption": value})
+
+
+@pytest.mark.parametrize("form", ["x.parquet", "x.arrow", "x.tar"])
+@pytest.mark.parametrize("gaps", [20, 300])
+def test_a_missing_file_is_a_bad_sample_that_says_so(form: str, gaps: int, tmp_path: Path) -> None:
+    """Also if the first rows have none: the type, or the first row with a value, shows what the column contains."""
+    contents = {"image": png, "audio": lambda i: sound(np.full(900, i / 999, np.float32))}
+    for kind, content in contents.items():
+        rows: list[Row] = [
+            {"caption": f"a {kind} {i}", "thing": None if i < gaps else {"bytes": content(i % 200), "path": f"{i}.x"}}
+            for i in range(gaps + 3)
+        ]
+        if form == "x.tar":
+            ending = "png" if kind == "image" else "wav"
+            members = [
+                (f"{i:04d}.{name}", value)
+                for i, row in enumerate(rows)
+                for name, value in ((ending, (row["thing"] or {"bytes": b""})["bytes"]), ("txt", row["caption"].encode()))
+            ]
+            write_tar(tmp_path / form, members)
+        else:
+            FORMS[form](tmp_path / form, rows)
+        config: Any = ImageTextStream if kind == "image" else AudioTextStream
+        stream = config(shards=str(tmp_path / form), batch_size=1)
+        stream.check(shards := stream.open())
+        for number, sample in enumerate(read(shards.shards[0], range(gaps + 3))):
+            assert isinstance(sample, RawSample) and stream.sentences(sample) == [f"a {kind} {number}"]
+            if number >= gaps:
+                stream.row(sample, np.random.default_rng(0))
+                continue
+            with pytest.raises(DecodeError, match=rf"sample '0+{number or ''}': its {kind} is missing"):
+                stream.row(sample, np.random.default_rng(0))
+        (task,) = make_tasks([f"retrieval:{tmp_path / form}"])
+        assert getattr(task, "modality", "") == kind
+        with pytest.raises(EvaluationError, match=f"its {kind} is missing"):
+            task.score(object())  # type: ignore[arg-type]  # no encoder is reached
+
+
+def test_an_image_of_one_kind_replaces_a_missing_one_of_another(tmp_path: Path) -> None:
+    """Shards of several kinds have a column for each."""
+    rows = [{"jpg": None, "png": png(1)}, {"jpg": png(2), "png": None}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    stream = ImageStream(shards=str(tmp_path / "x.parquet"), size=4, label=None, batch_size=1)
+    for sample in read(stream.open().shards[0], range(2)):
+        assert isinstance(sample, RawSample) and "image" in stream.row(sample, np.random.default_rng(0))
+
+
+# ---------------------------------------------------------------------------------------------------- once for all rows
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.parquet", "x.arrow"])
+@pytest.mark.parametrize("column", ["text", "sentence", "caption", "body"])
+def test_another_text_does_not_replace_a_missing_one(column: str, name: str, tmp_path: Path) -> None:
+    """A row without the column that the other rows have is a row with a missing text, whatever else it has."""
+    rows: list[Row] = [{"url": f"https://example.org/{i}", column: f"sentence {i}"} for i in range(6)]
+    for gap in (0, 2, 4):
+        del rows[gap][column]
+    if column == "body":
+        rows = [{**row, "url": i} for i, row in enumerate(rows)]  # the only column of texts
+    if name.endswith("gz") or name.endswith("jsonl"):
+        FORMS[name](tmp_path / name, rows)
+    else:
+        table = pa.table({key: [row.get(key) for row in rows] for key in ("url", column)})
+        FORMS[name](tmp_path / name, table.to_pylist())
+    shards = ShardSet.open(str(tmp_path / name))
+    assert set(shards.fields) == {"txt", column, "url"}
+    found = [sample.fields["txt"] for sample in read(shards.shards[0], range(6)) if isinstance(sample, RawSample)]
+    assert found == [b"" if i in (0, 2, 4) else f"sentence {i}".encode() for i in range(6)]
+
+
+def test_two_texts_of_a_table_are_not_mixed(tmp_path: Path) -> None:
+    """Neither in one column `txt`, nor if both have several types; a table has one column, or none."""
+    rows: list[Row] = [{"question": "why?"}, {"answer": "so."}, {"question": 5, "answer": None}, {}]
+    FORMS["x.jsonl"](tmp_path / "x.jsonl", rows)
+    shards = ShardSet.open(str(tmp_path / "x.jsonl"))
+    assert shards.fields == ("answer", "question")
+    records = [json.loads(sample.fields["json"]) for sample in samples(tmp_path / "x.jsonl")]
+    assert records == [{"question": None, "answer": None} | row for row in rows]
+    with pytest.raises(DataError, match="requires the field txt or json"):
+        (stream := TextStream(shards=str(tmp_path / "x.jsonl"))).check(stream.open())
+
+
+def test_keys_of_objects_that_are_data_do_not_fill_every_row(tmp_path: Path) -> None:
+    rows: list[Row] = [{"text": f"one {i}", "counts": {f"word{i}": 1, f"other{i}": 2}} for i in range(1000)]
+    del rows[7]["text"]
+    FORMS["x.jsonl"](tmp_path / "x.jsonl", rows)
+    shards = ShardSet.open(str(tmp_path / "x.jsonl"))
+    assert "txt" in shards.fields and len(shards.fields) < 600
+    for number in (7, 999):
+        sample = shards.sample(number)
+        assert isinstance(sample, RawSample) and len(json.loads(sample.fields["json"])) < 600
+        assert sample.fields["txt"] == (b"" if number == 7 else b"one 999")
+
+
+def test_two_columns_of_images_are_told_and_one_can_be_named(tmp_path: Path) -> None:
+    """Not the first of each row: rows with a JPEG in one column and a PNG in the other would mix them."""
+    rows = [{"photo": png(1), "mask": png(2), "text": "a"}, {"photo": None, "mask": png(3), "text": "b"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"columns photo and mask contain images; name the one to read by #png=photo"):
+        ShardSet.open(str(tmp_path / "x.parquet"))
+    stream = ImageTextStream(shards=f"{tmp_path}/x.parquet#png=photo", batch_size=1, input=ImageInput(size=4))
+    one, two = read(stream.open().shards[0], range(2))
+    assert isinstance(one, RawSample) and isinstance(two, RawSample)
+    assert (one.fields["png"], one.fields["mask"]) == (png(1), png(2))
+    with pytest.raises(DecodeError, match="its image is missing"):
+        stream.row(two, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("start", ["ID3 tags are", "OggS and others", "fLaC is lossless", "RIFFabcdWAVE", "RIFFabcdWEBP"])
+@pytest.mark.parametrize("column", ["text", "body"])
+def test_a_binary_text_is_no_file_however_it_begins(start: str, column: str, tmp_path: Path) -> None:
+    texts = [f"{start} {i}" for i in range(3)]
+    pq.write_table(pa.table({column: [text.encode() for text in texts]}), tmp_path / "x.parquet")
+    shards = ShardSet.open(str(tmp_path / "x.parquet"))
+    assert shards.fields == tuple(sorted({column, "txt"}))
+    assert [sample.fields["txt"].decode() for sample in samples(tmp_path / "x.parquet")] == texts
+
+
+@pytest.mark.parametrize("content", [b"ID3\4\0\0 not UTF-8 \xff", b"\xff\xfe\0", b"\x89PNG"])
+def test_a_column_named_text_is_never_a_file(content: bytes, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": [content, b"plain"]}), tmp_path / "x.parquet")
+    damaged, plain = read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], range(2))
+    assert isinstance(plain, RawSample) and plain.fields["txt"] == b"plain"
+    assert isinstance(damaged, BadSample) or "txt" not in damaged.fields
+    with pytest.raises(DecodeError, match="'text' is not UTF-8"):
+        TextStream(shards="", columns=("text",)).row(damaged, np.random.default_rng(0))  # type: ignore[arg-type]
+
+
+# --------------------------------------------------------------------------------------------------- lines of a caption file
+
+
+def test_lines_next_to_an_image_are_captions_as_in_json(tmp_path: Path) -> None:
+    """As CLIP_benchmark writes and reads them. The text of a sample without a file, and of a table, is one text."""
+    texts = [f"caption {i} of a dog" for i in range(5)]
+    lines = "\r\n".join(["", *texts[:2], " ", *texts[2:]]) + "\n"
+    forms = {"lines": ("txt", lines), "json": ("json", json.dumps({"captions": texts}))}
+    for name, (field, content) in forms.items():
+        write_tar(tmp_path / f"{name}.tar", [("0.png", png(0)), (f"0.{field}", content.encode())])
+    stream = ImageTextStream(shards="", batch_size=1)
+    drawn = {name: set[str]() for name in forms}
+    for name in forms:
+        sample = ShardSet.open(f"{tmp_path}/{name}.tar").sample(0)
+        assert isinstance(sample, RawSample)
+        for seed in range(60):
+            drawn[name].add(str(stream.row(sample, np.random.default_rng(seed))["text"]))
+    assert drawn["lines"] == drawn["json"] == set(texts)
+    write_tar(tmp_path / "text.tar", [("0.txt", b"one\nsentence\n")])
+    pq.write_table(pa.table({"image": [png(0)], "text": ["one\nsentence"]}), tmp_path / "table.parquet")
+    for name in ("text.tar", "table.parquet"):
+        sample = ShardSet.open(f"{tmp_path}/{name}").sample(0)
+        assert isinstance(sample, RawSample) and TextStream(shards="").sentences(sample) == ["one sentence"]
+    assert isinstance(sample, RawSample) and stream.sentences(sample) == ["one sentence"]
+
+
+def test_packing_keeps_a_caption_with_a_line_end_one_caption(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(1))
+    (tmp_path / "list.csv").write_text('file,caption\na.png,"one\ncaption"\n')
+    multicse.pack("images", tmp_path / "list.csv", tmp_path / "out", captions=("caption",))
+    sample = ShardSet.open(str(tmp_path / "out")).sample(0)
+    assert isinstance(sample, RawSample) and ImageTextStream(shards="", batch_size=1).sentences(sample) == ["one caption"]
+
+
+# -------------------------------------------------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_missing_sentence_of_a_rated_pair_is_told_in_every_form(side: int, empty: str, tmp_path: Path) -> None:
+    """With its line; pairs without a score are skipped and counted, as before, and may have any text."""
+    pairs = [["a man walks", "a dog sits", "1"], ["a boy runs", "a child runs", "4"], ["only here", "x", ""]]
+    bad = [*pairs[1]]
+    bad[side] = empty
+    header = ["sentence1", "sentence2", "score"]
+
+    def tables(rows: list[list[str]]) -> dict[str, str]:
+        for name, separator in (("own.tsv", "\t"), ("own.csv", ",")):
+            (tmp_path / name).write_text("\n".join(separator.join(row) for row in [header, *rows]))
+        (tmp_path / "STS.input.own.txt").write_text("".join(f"{a}\t{b}\n" for a, b, _ in rows))
+        (tmp_path / "STS.gs.own.txt").write_text("".join(f"{score}\n" for *_, score in rows))
+        return {name: f"pairs:{tmp_path / name}" for name in ("own.tsv", "own.csv", "STS.input.own.txt")}
+
+    for name in tables(pairs).values():
+        assert make_tasks([name])[0].pairs.skipped == 1  # type: ignore[attr-defined]
+    for file, name in tables([pairs[0], bad]).items():
+        line = 2 if file.startswith("STS") else 3
+        with pytest.raises(EvaluationError, match=rf"{file}, line {line}: a sentence is empty"):
+            make_tasks([name])
+
+
+def test_a_missing_sentence_of_a_data_set_is_told(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    for value in (None, "", " "):
+        rows = [{"sentence1": "a", "sentence2": "b", "score": 1.0}, {"sentence1": "c", "sentence2": value, "score": 2.0}]
+        folder = tmp_path / repr(value)
+        folder.mkdir()
+        datasets.Dataset.from_list(rows).to_json(str(folder / "test.jsonl"))
+        with pytest.raises(EvaluationError, match="row 1: a sentence is empty"):
+            make_tasks([f"hub:{folder}:test"])

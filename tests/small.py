@@ -16,7 +16,15 @@ from PIL import Image
 if TYPE_CHECKING:
     from multicse.trainers.recipe import Recipe
 
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
+
+
+def example(name: str) -> Any:
+    """Return the module of a file of examples/, whose methods are registered."""
+    from multicse.trainers.registry import own_module
+
+    return own_module(EXAMPLES / f"{name}.py")
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:

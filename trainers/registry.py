@@ -24,9 +24,6 @@ METHODS = {
     "gclsr": ".gclsr:GCLSRConfig",
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
     "multicse": ".multicse:MultiCSEConfig",
-    "tsdae": ".tsdae:TSDAEConfig",
-    "simcsepp": ".simcsepp:SimCSEPPConfig",
-    "uml": ".uml:UMLConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -17,9 +17,6 @@ from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
-from multicse.trainers.simcsepp import SimCSEPPConfig
-from multicse.trainers.tsdae import TSDAEConfig
-from multicse.trainers.uml import UMLConfig
 
 STEPS = 200
 """Steps of SimCSE at the small scale."""
@@ -75,11 +72,12 @@ def share_of_contrast(recipe: Recipe) -> float:
     A backward pass costs two forward passes (Kaplan et al. 2020). Every text is counted with the maximum length.
     """
     text: Any = recipe.streams["text"]
-    method, tokens = recipe.method, text.batch_size * text.max_length
+    method: Any = recipe.method
+    tokens = text.batch_size * text.max_length
     guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
-    plain = isinstance(method, SimCSEPPConfig) and method.negatives == "plain"
+    plain = method.name == "simcsepp" and method.negatives == "plain"
     passes: float = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * (max(2, text.n_texts) + plain) + guided
-    if isinstance(method, TSDAEConfig):  # an encoder of the words that are left, a decoder of all, a softmax over all pieces
+    if method.name == "tsdae":  # an encoder of the words that are left, a decoder of all, a softmax over all pieces
         shape = AutoConfig.from_pretrained(recipe.flat()["encoder.path"])
         layers = shape.num_hidden_layers * (4 * shape.hidden_size + 2 * shape.intermediate_size)  # times the hidden size
         passes = 3 * ((1 - method.deletion) + 1 + shape.vocab_size / layers)
@@ -87,7 +85,7 @@ def share_of_contrast(recipe: Recipe) -> float:
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
-    if isinstance(method, UMLConfig):
+    if method.name == "uml":
         image: Any = recipe.streams["image"]
         cost += 3 * image.n_views * image.batch_size * method.image.tokens(method.variant)
     return 6 * tokens / cost

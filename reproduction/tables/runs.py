@@ -27,7 +27,6 @@ from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_t
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
-from multicse.pipelines import registry
 from multicse.pipelines.api import prepare
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
@@ -77,7 +76,7 @@ class Scale:
 def recipe_of(row: Row) -> Recipe:
     """Return the paper's recipe of a trained row."""
     pipeline, _, name = (row.recipe or "").partition("/")
-    recipe: Recipe = registry.load(pipeline).RECIPES[name]()
+    recipe: Recipe = small.pipeline_of(pipeline).RECIPES[name]()
     return recipe.changed(row.changes)
 
 

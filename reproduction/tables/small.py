@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from multicse.pipelines import parts, registry
@@ -12,7 +14,9 @@ from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import content, filled
 from multicse.trainers.recipe import Recipe
+from multicse.trainers.registry import own_module
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NLI_SHARE = 27
 """Number of NLI triples in NonLing-CSE divided by the number of local ones."""
 FEWER, SHORTER, SMALLER = 640, 10, 8
@@ -68,12 +72,18 @@ def _section(paper: str, offline: Offline) -> dict[str, Any]:
     return section
 
 
+def pipeline_of(name: str) -> ModuleType:
+    """Return the module of a pipeline, or of the file with this name in examples/ of a clone."""
+    file = EXAMPLES / f"{name}.py"
+    return own_module(file) if file.is_file() else registry.load(name)
+
+
 def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
     """Return a row of NonLing-CSE: 200 steps of 64 sentences and 48 images or audio clips, selected on STS-B dev.
 
     Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks.
     """
-    demo: Recipe = registry.load(recipe.paper).RECIPES["demo"]()
+    demo: Recipe = pipeline_of(recipe.paper).RECIPES["demo"]()
     given, small = recipe.flat(), demo.flat()
     own: dict[str, Any] = {}
     if given.get("method.supervised") or given.get("method.text.supervised"):

@@ -49,7 +49,15 @@ BEFORE = {
 }
 """Files and state that a page requires of its reader."""
 PAPERS = {name: tuple(module.RECIPES) for name, module in zip(NAMES, map(load, NAMES), strict=True)}
-PAPERS["run"] = ("demo", "smoke", "bert-base")
+PAPERS["run"] = (
+    "demo",
+    "smoke",
+    "scratch",
+    "bert-base",
+    "bert-base-summed",
+    "bert-base-plain-negatives",
+    "bert-base-dimensions",
+)
 SKIPPED = {
     "make ": "sets up what the test has",
     "export PATH": "the same",

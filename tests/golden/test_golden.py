@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import os
 import platform
@@ -29,10 +28,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
+from multicse.pipelines import registry
 from multicse.pipelines.api import prepare
 from multicse.pipelines.cli import parse
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError
+from tests.small import EXAMPLES
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
@@ -94,7 +95,8 @@ def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytes
 
 def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
-    pipeline = importlib.import_module(f"multicse.pipelines.{paper}")
+    own = EXAMPLES / f"{paper}.py"
+    pipeline = registry.load(str(own) if own.is_file() else paper)
     settings = ["--run.output_dir", output, "--run.num_workers=0", "--run.threads=1", "--run.logging-steps=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     recipe = prepare(recipe)

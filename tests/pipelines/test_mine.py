@@ -19,10 +19,10 @@ from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import gold_of, make_tasks
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, uml, visualcse
+from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, visualcse
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
-from tests.small import WORDS
+from tests.small import WORDS, example
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def _texts(recipe: Recipe) -> list[str]:
 def test_images_without_folders_have_no_classes(files: Path) -> None:
     settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
     assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
-    assert "method.image.loss" not in chosen(uml, "--text", "sentences.txt", "--images", "flat").flat()
+    assert "method.image.loss" not in chosen(example("uml"), "--text", "sentences.txt", "--images", "flat").flat()
 
 
 def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:

@@ -14,9 +14,8 @@ from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import train_wordpiece
 from multicse.pipelines.api import prepare
 from multicse.pipelines.pretrain import small
-from multicse.pipelines.tsdae import scratch
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import write_encoder, write_tar
+from tests.small import example, write_encoder, write_tar
 
 
 def shards(folder: Path, *words: str) -> str:
@@ -71,7 +70,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_all_workers(recipe: Recipe, mon
 
 def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:
     """Text, settings and seed decide it, not the method; one step of the method runs on it."""
-    other = scratch().changed({"streams": recipe.streams, "encoder": recipe.encoder, "run": recipe.run})
+    other = example("tsdae").scratch().changed({"streams": recipe.streams, "encoder": recipe.encoder, "run": recipe.run})
     other = prepare(other.replace("method.fresh.vocab_size", 100))
     assert other.encoder == prepare(recipe).encoder
     encoder: Any = other.encoder.load([])

@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 
 from multicse.data.word_vectors import write_vectors
 from multicse.evaluation.tasks.sts import lee
-from multicse.pipelines import multicse, sgbert, simcsepp, tsdae, uml, visualcse
+from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
 from multicse.reproduction.tables import evidence, runs, small
@@ -28,6 +28,7 @@ from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
+from tests.small import example
 
 
 def run(table: Table, paper: str, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
@@ -213,10 +214,10 @@ def test_compute_of_a_step_in_tokens() -> None:
     shares = {name: evidence.share_of_contrast(multicse.small(name)) for name in ("text", "guidance", "synonyms", "images")}
     assert shares == pytest.approx({"text": 1, "guidance": 6 / 7, "synonyms": 6 / 9, "images": 1 / (1 + digits)})
     assert evidence.share_of_contrast(sgbert.demo()) == pytest.approx(6 / 4)
-    assert evidence.share_of_contrast(simcsepp.demo()) == pytest.approx(6 / 9)  # a third pass, without dropout
+    assert evidence.share_of_contrast(example("simcsepp").demo()) == pytest.approx(6 / 9)  # a third pass, without dropout
     layers, softmax = 2 * (4 * 192 * 192 + 2 * 192 * 384), 8000 * 192  # weights of the small encoder
-    assert evidence.share_of_contrast(tsdae.demo()) == pytest.approx(2 / (0.4 + 1 + softmax / layers))
-    assert evidence.share_of_contrast(uml.demo()) == pytest.approx(1 / (1 + digits / 2))  # one view
+    assert evidence.share_of_contrast(example("tsdae").demo()) == pytest.approx(2 / (0.4 + 1 + softmax / layers))
+    assert evidence.share_of_contrast(example("uml").demo()) == pytest.approx(1 / (1 + digits / 2))  # one view
 
 
 def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,12 +37,10 @@ from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.recipe import RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
-from multicse.trainers.simcsepp import SimCSEPPConfig
-from multicse.trainers.tsdae import TSDAEConfig
-from multicse.trainers.uml import UMLConfig, UMLImageConfig
 from tests.models import tiny_encoder
-from tests.small import in_processes
+from tests.small import example, in_processes
 
+SIMCSEPP, TSDAE, UML = map(example, ("simcsepp", "tsdae", "uml"))
 ROWS = 64
 IMAGE = ImageConfig(image_size=8, patch_size=4)
 TOWER = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
@@ -73,10 +71,10 @@ METHODS = {
     "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
     "visualcse-supervised": VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=True)),
-    "tsdae": TSDAEConfig(deletion=0.0),
-    "simcsepp": SimCSEPPConfig(positive_scale=0.9, dimension_weight=0.5),
+    "tsdae": TSDAE.TSDAEConfig(deletion=0.0),
+    "simcsepp": SIMCSEPP.SimCSEPPConfig(positive_scale=0.9, dimension_weight=0.5),
     # All patches: the mask is drawn from the generator of each rank.
-    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4, masked=0.99)),
+    "uml": UML.UMLConfig(image=UML.UMLImageConfig(image_size=8, patch_size=4, masked=0.99)),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -229,8 +227,8 @@ RANDOM = {
     "mocoutrl-released": MoCoUTRLConfig(variant="released", mean_with_padding=False),
     "sg": SGBERTConfig(loss="sg", temperature=0.1),
     "mlm": MaskedLMConfig(),
-    "tsdae": TSDAEConfig(),
-    "uml": UMLConfig(image=UMLImageConfig(image_size=8, patch_size=4), summed=True),
+    "tsdae": TSDAE.TSDAEConfig(),
+    "uml": UML.UMLConfig(image=UML.UMLImageConfig(image_size=8, patch_size=4), summed=True),
 }
 
 

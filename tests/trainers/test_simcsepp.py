@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from multicse.models.adapters import without_dropout
 from multicse.trainers import losses
-from multicse.trainers.simcsepp import SimCSEPP, SimCSEPPConfig
 from tests.models import tiny_encoder
+from tests.small import example
+
+SimCSEPPConfig = example("simcsepp").SimCSEPPConfig
 
 
-def made(**settings: object) -> SimCSEPP:
+def made(**settings: object) -> Any:
     encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(0.1))
     return SimCSEPPConfig.model_validate(settings).build(encoder).double().train()
 

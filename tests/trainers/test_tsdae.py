@@ -12,19 +12,20 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from transformers import BertConfig, BertLMHeadModel, DistilBertConfig, RobertaConfig
 
-from multicse.pipelines import tsdae
-from multicse.trainers.tsdae import TSDAE, TSDAEConfig, continuations, delete_words
 from tests.models import tiny_encoder
+from tests.small import example
 
+tsdae = example("tsdae")
+TSDAEConfig, continuations, delete_words = tsdae.TSDAEConfig, tsdae.continuations, tsdae.delete_words
 WORDS = ["A big dog runs in the park.", "the cat sleeps", "a man plays guitar on the street", "red"]
 
 
-def made(deletion: float = 0.0, dropout: float = 0.0) -> TSDAE:
+def made(deletion: float = 0.0, dropout: float = 0.0) -> Any:
     encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
     return TSDAEConfig(deletion=deletion).build(encoder).double()
 
 
-def decoder_of(method: TSDAE) -> BertLMHeadModel:
+def decoder_of(method: Any) -> BertLMHeadModel:
     """Return transformers' decoder with the method's weights, and with random queries and keys of the cross-attention."""
     torch.manual_seed(3)
     own = BertConfig(**{**method.sentence_encoder.config.to_dict(), "is_decoder": True, "add_cross_attention": True})
@@ -43,7 +44,7 @@ def decoder_of(method: TSDAE) -> BertLMHeadModel:
     return decoder
 
 
-def in_loops(method: TSDAE, ids: Tensor, mask: Tensor) -> float:
+def in_loops(method: Any, ids: Tensor, mask: Tensor) -> float:
     """Return the mean of -log P(x_t | s, x_1 ... x_t-1), one sentence and one token at a time."""
     decoder, total, count = decoder_of(method), 0.0, 0
     for row, length in zip(ids, mask.sum(1), strict=True):

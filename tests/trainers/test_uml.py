@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from transformers import CLIPTextConfig, PretrainedConfig
 
-from multicse.pipelines import uml as recipes
-from multicse.trainers.uml import UML, UMLConfig, UMLImageConfig
 from tests.models import tiny_encoder
+from tests.small import example
 
+recipes = example("uml")
+UMLConfig, UMLImageConfig = recipes.UMLConfig, recipes.UMLImageConfig
 IMAGE = UMLImageConfig(image_size=8, patch_size=4, masked=0.5)
 
 
-def made(dropout: float = 0.0, **settings: object) -> UML:
+def made(dropout: float = 0.0, **settings: object) -> Any:
     encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
     return UMLConfig.model_validate({"image": IMAGE, **settings}).build(encoder).double().eval()
 

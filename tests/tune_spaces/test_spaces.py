@@ -14,6 +14,7 @@ from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.space import SearchSpace, check, grid, values_of, values_to_try
 from multicse.tune_spaces import every
+from tests.small import example
 
 SPACES = every()
 
@@ -43,6 +44,14 @@ def test_spaces_fit_their_recipes(pipeline: str) -> None:
             check(space, recipe)
             used.add(name)
     assert used == set(SPACES[pipeline])
+
+
+@pytest.mark.parametrize("name", ["simcsepp", "tsdae", "uml"])
+def test_spaces_of_the_examples_fit_their_recipes(name: str) -> None:
+    recipes = [make() for make in example(name).RECIPES.values()]
+    for space in example(name).SPACES.values():
+        assert all(recipe.paper == name for recipe in recipes) and space
+        check(space, recipes[0])
 
 
 SIZES = {

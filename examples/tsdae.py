@@ -7,15 +7,20 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
+from ray import tune
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
+from multicse.models.fresh_bert import FreshEncoder
 from multicse.models.packing import Dropout, Packing, can_pack
 from multicse.models.pooling import layer_stack
 from multicse.models.text_encoder import TextEncoder
+from multicse.pipelines import parts, pretrain
 from multicse.trainers.gather import gather, world_size
 from multicse.trainers.method import Method, RecipeParts, StepOutput, check_texts
 from multicse.trainers.pretrain import FreshStartConfig, word_transform
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.tuning.space import SearchSpace
 
 DECODERS = ("bert", "camembert", "roberta", "xlm-roberta")  # model types
 
@@ -137,3 +142,39 @@ def delete_words(ids: Tensor, mask: Tensor, continues: Tensor, probability: floa
     keep = (mask != 0) & (~inside | (draws >= probability) | (draws == draws.amax(1, keepdim=True)))
     kept, order = keep.long().sort(dim=1, descending=True, stable=True)
     return torch.where(kept != 0, ids.gather(1, order), pad), kept
+
+
+def bert_base() -> Recipe:
+    """Train BERT-base on sentences of Wikipedia: 100,000 steps, batch 8, constant lr 3e-5."""
+    changes = {
+        "streams.text.batch_size": 8,
+        "streams.text.max_length": 75,
+        "optim.text.schedule": "constant",
+        "evaluation.eval_steps": 1000,
+        "run.max_steps": 100_000,
+    }
+    return parts.text_bert_base("tsdae", TSDAEConfig()).changed(changes)
+
+
+def scratch() -> Recipe:
+    """Train a new BERT with 2 layers, 192 dimensions and 8,000 word pieces; set --streams.text.shards."""
+    changes = {"name": "tsdae/scratch", "run.output_dir": "runs/tsdae/scratch"}
+    return pretrain.small().changed({**changes, "method": TSDAEConfig(fresh=FreshEncoder(layers=2))})
+
+
+def demo() -> Recipe:
+    """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
+    return parts.text_demo("tsdae", TSDAEConfig())
+
+
+smoke = parts.smoke_of(demo)
+
+RECIPES = {"demo": demo, "smoke": smoke, "bert-base": bert_base, "scratch": scratch}
+
+deletion: SearchSpace = {"method.deletion": tune.grid_search([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])}
+wide: SearchSpace = {
+    "method.deletion": tune.uniform(0.2, 0.9),
+    "optim.text.lr": tune.loguniform(1e-5, 1e-3),
+    "optim.text.warmup": tune.choice([0.0, 0.1]),
+}
+SPACES = {"deletion": deletion, "wide": wide}

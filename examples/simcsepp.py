@@ -7,16 +7,21 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
+from ray import tune
 from torch import Tensor
 
 from multicse.data.streams.base import Batch
 from multicse.models.adapters import without_dropout
 from multicse.models.text_encoder import TextEncoder
+from multicse.pipelines import parts
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.losses import full_precision
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, check_texts
+from multicse.trainers.recipe import Recipe
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
+from multicse.trainers.tuning.space import SearchSpace
+from multicse.tune_spaces import nonling
 
 
 class SimCSEPPConfig(MethodConfig):
@@ -115,3 +120,47 @@ class SimCSEPP(SimCSE):
         first, second = ((z - z.mean(0)) / (z.var(0, correction=0) + 1e-5).sqrt() for z in (z1, z2))
         logits = first.T @ second / (len(z1) * self.config.dimension_temperature)
         return F.cross_entropy(logits, torch.arange(z1.shape[1], device=z1.device))
+
+
+ROWS: parts.Rows = {
+    "bert-base-plain-negatives": (
+        "BERT-base, negatives without dropout only, with the positive's cosine multiplied by 0.9.",
+        {"method.dimension_weight": 0.0, "method.positive_scale": 0.9},
+    ),
+    "bert-base-dimensions": ("BERT-base, contrast of dimensions only.", {"method.negatives": "dropout"}),
+}
+
+
+def bert_base() -> Recipe:
+    """Train BERT-base with both parts: one epoch of one million sentences, batch 64, lr 3e-5."""
+    return parts.text_bert_base("simcsepp", SimCSEPPConfig())
+
+
+def demo() -> Recipe:
+    """Train in minutes on a laptop, offline: Wikipedia sentences, this project's small encoder."""
+    return parts.text_demo("simcsepp", SimCSEPPConfig(head="none", temperature=0.2))
+
+
+smoke = parts.smoke_of(demo)
+
+RECIPES = {
+    "demo": demo,
+    "smoke": smoke,
+    "bert-base": bert_base,
+    **parts.rows(bert_base, ROWS),
+}
+
+both: SearchSpace = {
+    "optim.text.lr": tune.grid_search([1e-5, 3e-5, 5e-5]),
+    "method.positive_scale": tune.grid_search([0.9, 1.0]),
+    "method.dimension_weight": tune.grid_search([0.0, 0.1]),
+}
+wide: SearchSpace = {
+    "streams.text.batch_size": tune.choice([32, 64, 128, 256]),
+    "optim.text.lr": tune.loguniform(1e-6, 1e-3),
+    "method.temperature": tune.loguniform(0.02, 0.5),
+    "method.positive_scale": tune.uniform(0.8, 1.2),
+    "method.dimension_weight": tune.loguniform(0.01, 1.0),
+    "method.dimension_temperature": tune.loguniform(0.05, 20.0),
+}
+SPACES = {"parts": both, "text": nonling.text, "wide": wide}

@@ -11,13 +11,19 @@ from typing import Any, ClassVar, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
+from ray import tune
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
+from multicse.data.streams.image import ImageStream
 from multicse.models.text_encoder import TextEncoder, patch_width
+from multicse.pipelines import parts
 from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, named_updates
 from multicse.trainers.nonling import ImagePatchesConfig
+from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
+from multicse.trainers.tuning.space import SearchSpace
+from multicse.tune_spaces import nonling
 
 
 class UMLImageConfig(ImagePatchesConfig):
@@ -112,3 +118,52 @@ class UML(SimCSE):
         kept = (self._tiles(pixels) * ~masked[..., None]).mT
         visible = F.fold(kept, pixels.shape[-2:], size, stride=size)
         return self.sentence_encoder.outputs(patches=self.patches(visible)).tokens[:, 1:]
+
+
+SUMMED = {"method.summed": True, "optim": {"image+text": OptimConfig(lr=3e-5)}}
+
+
+def bert_base() -> Recipe:
+    """Train BERT-base on one million sentences, batch 64, lr 3e-5, and images of 60 classes, batch 48, lr 1e-6."""
+    return Recipe(
+        name="uml/bert-base",
+        method=UMLConfig(image=UMLImageConfig(path="auto")),
+        encoder=parts.BERT_BASE,
+        streams={
+            "text": parts.wiki(64),
+            "image": ImageStream(shards="shards/imagenet60", batch_size=48, n_views=1, label=None),
+        },
+        optim={"text": OptimConfig(lr=3e-5), "image": OptimConfig(lr=1e-6, schedule="cosine")},
+        evaluation=parts.STS,
+        run=parts.paper_run("uml/bert-base"),
+    )
+
+
+def demo() -> Recipe:
+    """Train in minutes on a laptop, offline: Wikipedia sentences and scanned digits."""
+    return parts.demo(
+        "uml",
+        UMLConfig(text=parts.SMALL_TEXT, image=UMLImageConfig(image_size=32, patch_size=8)),
+        {"text": parts.offline_text(64), "image": parts.offline_digits(n_views=1, label=None)},
+        {"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1.5e-5, schedule="cosine")},
+        steps=200,
+        every=50,
+    )
+
+
+smoke = parts.smoke_of(demo)
+
+RECIPES = {
+    "demo": demo,
+    "smoke": smoke,
+    "bert-base": bert_base,
+    **parts.rows(bert_base, {"bert-base-summed": ("BERT-base with one update on the sum of both losses.", SUMMED)}),
+}
+
+wide: SearchSpace = {
+    "optim.image.lr": tune.loguniform(1e-7, 1e-4),
+    "optim.text.lr": tune.loguniform(1e-6, 1e-3),
+    "method.text.temperature": tune.loguniform(0.02, 0.5),
+    "method.image.masked": tune.uniform(0.3, 0.9),
+}
+SPACES = {"text": nonling.text, "wide": wide}

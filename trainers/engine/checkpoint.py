@@ -10,12 +10,13 @@ import logging
 import os
 import re
 import shutil
+import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import torch
@@ -44,7 +45,9 @@ AVERAGE = "average.safetensors"
 KEPT = 2
 """Number of checkpoints that are kept, apart from permanent ones."""
 MANIFEST = "manifest.json"
-"""SHA-256 of the other files of a checkpoint by name. It is written last: a checkpoint without it is incomplete."""
+"""SHA-256 of the other files of a checkpoint by name, the ID of its run, and whether it is permanent (`Written`)."""
+OWNER = "owner.json"
+"""File of a store that names the run that it belongs to (`Owner`)."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written."""
 CREDENTIALS = "S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws"
@@ -212,26 +215,66 @@ def callback_state(name: str, callback: Any) -> Any:
         ) from None
 
 
+class Written(NamedTuple):
+    """What the manifest of a checkpoint says."""
+
+    files: dict[str, str]
+    """SHA-256 by file name."""
+    run: str | None
+    """ID of the run that wrote it. None: of an earlier version, or of a trial of a sweep."""
+    permanent: bool
+    """Only ``--run.overwrite`` deletes it."""
+
+
+class Owner(NamedTuple):
+    """The run to which the checkpoints of a store belong."""
+
+    run: str | None
+    """Its ID. None: of an earlier version."""
+    output: str
+    """Its output folder."""
+    host: str
+    """Machine of this folder."""
+
+
 class Store:
     """Checkpoints of a run, ``step-00000012`` and so on, in a folder or at a URL.
 
-    A checkpoint is first written to a temporary folder, which is then renamed, or copied to the URL with its manifest last.
+    A checkpoint is first written to a temporary folder, which is then renamed, or copied to the URL. It is complete if all
+    files match its manifest. Only checkpoints with the run's ID are read or removed, except that those of an earlier version
+    have none.
 
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
         local: Local folder for uploads and downloads, if `place` is a URL.
-        keep_every: Keep the checkpoints of all steps that it divides. If None, only the latest `KEPT`.
+        keep_every: Checkpoints of all steps that it divides are permanent. Of the others, the latest `KEPT` are kept.
+        run: ID of the run. If None, checkpoints of every run are read, and those without an ID removed.
     """
 
-    def __init__(self, place: str, local: Path | None = None, keep_every: int | None = None) -> None:
-        self.place, self.remote, self.keep_every = place, "://" in place, keep_every
+    def __init__(self, place: str, local: Path | None = None, keep_every: int | None = None, run: str | None = None) -> None:
+        self.place, self.remote, self.keep_every, self.run = place, "://" in place, keep_every, run
         self.local = local if local and self.remote else Path(place)
+        self.saved: int | None = None
+        """Step of the latest checkpoint that this process wrote."""
         self._files: fs.FileSystem = fs.LocalFileSystem()
         self._root: str = os.path.abspath(place)
         if self.remote:
             self._files, self._root = opened(place)
+        self._known: dict[int, Written] = {}
         self._thread: threading.Thread | None = None
         self._error: CheckpointError | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return self._root.rstrip("/").rpartition("/")[2]
+
+    @property
+    def trouble(self) -> str | None:
+        """What the progress line says while checkpoints cannot be written, otherwise None."""
+        if self._error is None:
+            return None
+        return "NO CHECKPOINT could be written" + ("" if self.saved is None else f" since step {self.saved}")
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, complete or not, the latest first."""
@@ -262,17 +305,23 @@ class Store:
         """Return a local folder with the checkpoint of a step; remote checkpoints are downloaded.
 
         Raises:
-            CheckpointError: If it is incomplete.
+            CheckpointError: If it is incomplete, or of another run.
         """
         folder = self.local / name_of(step)
         if self.remote:
-            for other in self.local.glob("step-????????"):  # downloaded before
-                remove(other)
+            there, here = self.steps(), Store(str(self.local), run=self.run)
+            for other, written in here.own():  # downloaded before
+                if other in there or not written.permanent:
+                    here.remove(other)
+            listed = _parsed(self._text(f"{name_of(step)}/{MANIFEST}")).files
+            here.make_way(step, [MANIFEST, *listed])
             folder.mkdir(parents=True, exist_ok=True)
-            self._fetch(step, MANIFEST, folder)
-            for name in json.loads((folder / MANIFEST).read_text()):
+            for name in (MANIFEST, *listed):
                 self._fetch(step, _file_name(name), folder)
         verify(folder)
+        run = _parsed((folder / MANIFEST).read_text()).run
+        if self.run is not None and run not in (None, self.run):
+            raise CheckpointError(f"{folder} belongs to another run ({run})")
         return folder
 
     def fetch(self, name: str, folder: Path) -> None:
@@ -313,16 +362,96 @@ class Store:
             if re.fullmatch(ours, part.name):
                 shutil.rmtree(part, ignore_errors=True)
 
-    def clear(self) -> None:
-        """Remove every checkpoint, and nothing else in their folder."""
+    def owner(self) -> Owner | None:
+        """Return the run that the checkpoints belong to, or None if there are none and no run has claimed the store.
+
+        If the store has no record of it, as of an earlier version, the latest checkpoint tells.
+        """
+        try:
+            with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+                content = json.loads(self._text(OWNER))
+                return Owner(content["run"], content["output"], content["host"])
+            steps = self.steps()
+            for step in steps:
+                with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+                    recipe = json.loads(self._text(f"{name_of(step)}/{RECIPE}"))
+                    written = self._read_manifest(step)
+                    return Owner(written.run, recipe["run"]["output_dir"], "")
+        except OSError as error:
+            raise self._unreachable(error) from None
+        return Owner(None, "", "") if steps else None
+
+    def claim(self, output: str) -> None:
+        """Record that the store belongs to the run `self.run` with this output folder."""
+        owner = json.dumps({"run": self.run, "output": output, "host": socket.gethostname()})
+
+        def write() -> None:
+            self._files.create_dir(self._root)
+            with self._files.open_output_stream(f"{self._root}/{OWNER}") as stream:
+                stream.write(owner.encode())
+
+        try:
+            retry(write)
+        except OSError as error:
+            raise self._unreachable(error) from None
+
+    def written(self, step: int) -> Written | None:
+        """Return what the manifest of a step says, or None if there is none that can be read."""
+        if step not in self._known:
+            try:
+                self._known[step] = self._read_manifest(step)
+            except (FileNotFoundError, ValueError):
+                return None
+            except OSError as error:
+                raise self._unreachable(error) from None
+        return self._known[step]
+
+    def _read_manifest(self, step: int) -> Written:
+        found = _parsed(self._text(f"{name_of(step)}/{MANIFEST}"))
+        if found.run is None:  # an earlier version's manifest does not say whether it is permanent
+            with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+                every = json.loads(self._text(f"{name_of(step)}/{RECIPE}"))["run"]["keep_every"]
+                found = found._replace(permanent=found.permanent or step % every == 0)
+        return found
+
+    def own(self) -> list[tuple[int, Written]]:
+        """Return the steps and manifests of the run's checkpoints, and of those without an ID, the latest first."""
+        found = [(step, self.written(step)) for step in self.steps()]
+        return [(step, written) for step, written in found if written and written.run in (None, self.run)]
+
+    def remove(self, step: int) -> None:
+        """Remove the files of a checkpoint, and its folder if it contains nothing else."""
+        folder, written = f"{self._root}/{name_of(step)}", self.written(step)
+        self._known.pop(step, None)
+        for name in [*written.files, MANIFEST] if written else ():
+            with contextlib.suppress(FileNotFoundError):
+                self._files.delete_file(f"{folder}/{_file_name(name)}")
+        if not self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.delete_dir(folder)
+
+    def clear(self, runs: Collection[str] = (), permanent: bool = True) -> None:
+        """Remove the checkpoints of this run and of other runs by ID, and also permanent ones if `permanent`."""
         self.tidy()
         for step in self.steps():
-            self._remove(step)
+            written = self.written(step)
+            if written and written.run in (None, self.run, *runs) and (permanent or not written.permanent):
+                self.remove(step)
+
+    def make_way(self, step: int, names: Collection[str]) -> None:
+        """Remove the run's own checkpoint of a step, and rename other files of these names in its folder."""
+        if (written := self.written(step)) and written.run in (None, self.run):
+            self.remove(step)
+        listing = fs.FileSelector(f"{self._root}/{name_of(step)}", allow_not_found=True)
+        for info in self._files.get_file_info(listing):
+            if info.base_name in names:
+                self._files.move(info.path, f"{info.path}.before-{uuid4().hex[:8]}")
+                log.warning("%s was not written by this run; it is renamed", info.path)
 
     def _attempt(self, step: int, write_files: WriteFiles) -> None:
-        self._error = None
         try:
             self._write(step, write_files)
+            self.saved, self._error = step, None
         except Exception as error:  # disk, store, safetensors, torch: none of them stops training
             self._error = CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.place} ({error}); earlier checkpoints "
@@ -340,42 +469,47 @@ class Store:
         self.tidy()
         part = self.local / f"{name_of(step)}{PART}"
         part.mkdir(parents=True)
+        before = self.written(step)  # of an attempt that went on from an earlier step, since this one was damaged
+        permanent = bool((before and before.permanent) or (self.keep_every and step % self.keep_every == 0))
         try:
             write_files(part)
-            (part / MANIFEST).write_text(json.dumps({file.name: _hash(file) for file in sorted(part.iterdir())}))
+            written = Written({file.name: _hash(file) for file in sorted(part.iterdir())}, self.run, permanent)
+            (part / MANIFEST).write_text(json.dumps(written._asdict()))
+            self.make_way(step, [MANIFEST, *written.files])
             if self.remote:
                 retry(lambda: self._send(part, step))
             else:
-                self._remove(step)  # an incomplete one; other files of the user stay in its folder
                 folder = self.local / name_of(step)
                 if not folder.exists():
                     part.rename(folder)
-                else:
-                    for file in sorted(part.iterdir(), key=lambda file: file.name == MANIFEST):
+                else:  # other files of the user stay in its folder
+                    for file in _manifest_first(part):
                         os.replace(file, folder / file.name)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        steps = self.steps()
-        earlier = steps[steps.index(step) + KEPT :]
-        passing = [other for other in earlier if not self.keep_every or other % self.keep_every]
-        for other in steps[: steps.index(step)] + passing:  # later ones are incomplete
-            self._remove(other)
+        self._known[step] = written
+        own = self.own()
+        kept = [other for other, _ in own if other <= step][:KEPT]
+        for other, one in own:  # later ones are incomplete
+            if other not in kept and not one.permanent:
+                self.remove(other)
 
     def _send(self, part: Path, step: int) -> None:
         there = f"{self._root}/{name_of(step)}"
         self._files.create_dir(there)
-        for file in sorted(part.iterdir(), key=lambda file: file.name == MANIFEST):
+        for file in _manifest_first(part):
             fs.copy_files(str(file), f"{there}/{file.name}", fs.LocalFileSystem(), self._files)
 
     def _fetch(self, step: int, name: str, folder: Path) -> None:
         there = f"{self._root}/{name_of(step)}/{name}"
         retry(lambda: fs.copy_files(there, str(folder / name), self._files, fs.LocalFileSystem()))
 
-    def _remove(self, step: int) -> None:
-        if self.remote:
-            self._files.delete_dir(f"{self._root}/{name_of(step)}")
-        else:
-            remove(self.local / name_of(step))
+    def _text(self, name: str) -> str:
+        def read() -> str:
+            with self._files.open_input_stream(f"{self._root}/{name}") as stream:
+                return str(stream.read().decode())
+
+        return retry(read)
 
 
 def opened(url: str) -> tuple[fs.FileSystem, str]:
@@ -433,27 +567,58 @@ def step_of(name: str) -> int:
     return int(name.removeprefix("step-"))
 
 
+def rescue(step: int, write_files: WriteFiles, output: Path, run: str | None) -> Path:
+    """Write the last checkpoint, which its store did not take, to another folder, so that the trained model is not lost.
+
+    Args:
+        step: Step of the checkpoint.
+        write_files: Writes its files into a folder.
+        output: Output folder of the run, which is tried first; then the system's folder for temporary files.
+        run: ID of the run.
+
+    Raises:
+        CheckpointError: If it cannot be written there either.
+    """
+    folder, elsewhere = output / "checkpoint", Path(tempfile.gettempdir()) / f"multicse-{uuid4().hex[:8]}"
+    try:
+        Store(str(folder), run=run).save(step, write_files, wait=True)
+    except CheckpointError:
+        folder = elsewhere
+        Store(str(folder), run=run).save(step, write_files, wait=True)
+    log.error("The last checkpoint was written to %s instead; the model is exported from it", folder / name_of(step))
+    return folder / name_of(step)
+
+
 def verify(folder: Path) -> None:
     """Raise CheckpointError if a checkpoint does not match its manifest."""
     try:
-        listed = json.loads((folder / MANIFEST).read_text())
+        listed = _parsed((folder / MANIFEST).read_text()).files
         wrong = [name for name, digest in listed.items() if _hash(folder / _file_name(name)) != digest]
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder} is incomplete: {error}") from None
     if wrong:
         raise CheckpointError(f"{folder} is damaged: {', '.join(wrong)} does not match the manifest")
 
 
 def remove(folder: Path) -> None:
-    """Remove the files of a checkpoint, and its folder if it contains nothing else."""
+    """Remove the files of a downloaded checkpoint, and its folder if it contains nothing else."""
+    Store(str(folder.parent)).remove(step_of(folder.name))
+
+
+def _parsed(manifest: str) -> Written:
+    """Return the content of a manifest. Raises ValueError if it is damaged."""
+    content = json.loads(manifest)
     try:
-        names = json.loads((folder / MANIFEST).read_text())
-    except (OSError, ValueError):
-        names = {}
-    for name in [*names, MANIFEST]:
-        (folder / _file_name(name)).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+        if set(content) == set(Written._fields):
+            return Written(dict(content["files"]), content["run"], bool(content["permanent"]))
+        return Written(dict(content), None, permanent=False)  # an earlier version lists the files only
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the manifest is damaged: {error}") from None
+
+
+def _manifest_first(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint; the manifest is sent first, so that it names whatever a killed process sent."""
+    return sorted(folder.iterdir(), key=lambda file: file.name != MANIFEST)
 
 
 def _file_name(name: str) -> str:

@@ -60,6 +60,7 @@ def write_export(
     out: Path,
     card: Callable[[CardText], str],
     fit: Fit | None = None,
+    take: Callable[[list[str]], object] = lambda names: None,
 ) -> list[str]:
     """Write a verified model folder with its card; files in an existing folder are replaced only after all checks passed.
 
@@ -68,6 +69,7 @@ def write_export(
         out: Folder.
         card: Returns the model card for a description of the encoder and the folder.
         fit: Data for the whitening. If None, there is none.
+        take: Called with the names of the files, relative to `out`, before the first of them is replaced.
 
     Returns:
         Names of the files, relative to `out`.
@@ -95,6 +97,7 @@ def write_export(
         text = text._replace(form=form)
         (fresh / "README.md").write_text(card(text), encoding="utf-8")
         names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
+        take(names)
         if not out.exists():
             fresh.rename(out)
             return names

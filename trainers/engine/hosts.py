@@ -74,6 +74,8 @@ class Host:
     """Workers on this machine."""
     inline = True
     """Read the streams in this process, without Ray Data."""
+    rescues = True
+    """Write the last checkpoint to another folder if the store does not take it."""
 
     def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False, gpu: bool = False) -> None:
         self.device = torch.device("cuda" if gpu else "cpu")
@@ -148,8 +150,10 @@ class RayHost(Host):
         """Save a checkpoint to the store and report the metrics to Ray."""
         import ray.train
 
-        super().save(write_files, metrics, last)
-        ray.train.report(metrics)
+        try:
+            super().save(write_files, metrics, last)
+        finally:  # the other ranks wait for this report
+            ray.train.report(metrics)
 
 
 def _listen(board: Board, stopped: threading.Event) -> None:

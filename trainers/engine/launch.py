@@ -24,6 +24,7 @@ from multicse.evaluation import registry as tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
+from multicse.trainers.engine import record
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import check, check_cluster, check_places, check_vectors, describe_known_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
@@ -83,7 +84,7 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
     rank, node = get_context().get_world_rank(), get_context().get_node_rank()
     # The workers of a node share the folder into which one of them downloads a checkpoint.
     local = output / CHECKPOINT / (f"{NODE_FOLDER}{node}" if node else "")
-    host = RayHost(Store(settings["place"], local, recipe.run.keep_every), board)
+    host = RayHost(Store(settings["place"], local, recipe.run.keep_every, settings["run"]), board)
     if rank:
         return Engine(recipe, host, None).run()
     with (
@@ -164,6 +165,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     if (summary := output.finished()) is not None:
         return complete(recipe, output, summary, elsewhere)
     check(recipe)
+    output.owner()
     check_vectors(recipe)
     with Stop() as stop:
         if recipe.run.num_workers:
@@ -193,7 +195,6 @@ def _train_and_export(recipe: Recipe, handle: RunHandle, output: Output, stop: S
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
         summary["seconds"] = time.time() - start
-        output.exported(summary.pop("exported"))
         output.remember_inputs()
         status = "FINISHED"
     except (KeyboardInterrupt, Interrupted):
@@ -283,7 +284,6 @@ def _export_again(recipe: Recipe, handle: RunHandle, output: Output, summary: di
             f"the export of the finished run in {output.folder} is missing and cannot be written again: {error}. Restore "
             "it, or pass --run.overwrite to train again"
         ) from error
-    output.exported(summary.pop("exported"))
 
 
 def train(
@@ -315,7 +315,7 @@ def train(
     stop = stop or Stop()
     with stop.patient():
         if recipe.run.num_workers:
-            result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
+            result = _in_workers(recipe, handle, output, store, callbacks, stop)
         else:
             host = Host(store, lambda: stop.asked is not None, gpu=recipe.run.gpus_per_worker > 0)
             with (
@@ -323,7 +323,7 @@ def train(
                 Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show) as tracker,
             ):
                 result = Engine(recipe, host, tracker).run()
-    folder = store.newest()
+    folder = Path(result.pop("rescued")) if "rescued" in result else store.newest()
     if folder is None:
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged. Run the same command again to replace it")
     Journal(output / JOURNAL, handle.run_id, handle.uri).take(folder / JOURNAL)  # if rank 0 ran on another node
@@ -331,7 +331,7 @@ def train(
 
 
 def _in_workers(
-    recipe: Recipe, handle: RunHandle, output: Path, place: str, callbacks: Sequence[Any], stop: Stop
+    recipe: Recipe, handle: RunHandle, output: Path, store: Store, callbacks: Sequence[Any], stop: Stop
 ) -> dict[str, Any]:
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -348,7 +348,8 @@ def _in_workers(
             "shards": ray.put({name: uploaded.shards(name) for name in uploaded.streams}),
             "methods": registry.loaded(),
             "output": str(output),
-            "place": place,
+            "place": store.place,
+            "run": store.run,
             "uri": handle.uri,
             "run_id": handle.run_id,
             "board": board,
@@ -439,6 +440,10 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
     from multicse.trainers.engine.export import fit_of, push, write_export
 
     export, method = output / EXPORT, load_method(checkpoint, recipe)
+
+    def take(names: list[str]) -> None:
+        record.take(output, [f"{EXPORT}/{name}" for name in names])
+
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
     facts = json.loads(recipe.to_json()), describe_known_shards_of(recipe), numbers, library_versions()
 
@@ -448,16 +453,17 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         return model_card(*facts, text)
 
     try:
-        exported = write_export(method.sentence_encoder, export, card, fit=fit_of(recipe, recipe.export))
+        exported = write_export(method.sentence_encoder, export, card, fit=fit_of(recipe, recipe.export), take=take)
     except ValueError as error:
         if recipe.export == ExportConfig():
             raise
         # A failed whitening must not cost the model.
         log.error("The model is exported without export.whiten: %s", error)
-        exported = write_export(method.sentence_encoder, export, card)
+        exported = write_export(method.sentence_encoder, export, card, take=take)
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
+        record.take(output, [SKIPPED])
         (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
     try:
         log_figures(recipe, method, handle)
@@ -475,7 +481,6 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         **result,
         "skipped": skips,
         "export": str(export),
-        "exported": exported,
         "checkpoint": str(checkpoint),
         "mlflow_run_id": handle.run_id,
         "tracking_uri": handle.uri,

@@ -82,6 +82,8 @@ class Engine:
             self.inputs = inputs(recipe) | self.inputs
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
+        self.rescued: Path | None = None
+        """Folder of the last checkpoint if its store did not take it."""
         self.windows: tuple[dict[str, Any], ...] = ()
         """States of the windows of all ranks in the checkpoint of a resumed run."""
         self.last_score = -math.inf
@@ -294,6 +296,7 @@ class Engine:
             "skipped": self.skipped,
             "skips": _total(skips),
             "fingerprints": [*fingerprints],
+            **({"rescued": str(self.rescued)} if self.rescued else {}),
         }
 
     def _report(self, window: Window, readers: dict[str, Reader]) -> None:
@@ -314,7 +317,8 @@ class Engine:
             self.log.log(self.step, values)
             self._call_callbacks(values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
-            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
+            line = {"step": self.step, "steps": self.steps, "left": left, "trouble": self.host.store.trouble}
+            self.log.progress(line | values | self.shown)
 
     def _count_skipped(self, readers: dict[str, Reader]) -> None:
         """Add the skipped samples of the readers to the run's counts and list, and empty the readers' lists."""
@@ -365,7 +369,13 @@ class Engine:
             if self.log:
                 self.log.store(folder)
 
-        self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
+        try:
+            self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
+        except checkpoint.CheckpointError:
+            if not (self.done and self.host.rescues):
+                raise
+            output = Path(self.recipe.run.output_dir)
+            self.rescued = checkpoint.rescue(self.step, write_files, output, self.host.store.run)
 
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)

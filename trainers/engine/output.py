@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -16,7 +15,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from multicse.data.errors import command, redacted
-from multicse.trainers.engine.checkpoint import Store
+from multicse.trainers.engine import record
+from multicse.trainers.engine.checkpoint import Owner, Store, name_of
 from multicse.trainers.engine.checks import describe_shards_of
 from multicse.trainers.engine.inputs import difference, inputs
 from multicse.trainers.engine.journal import retire
@@ -26,8 +26,10 @@ from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)
 
-RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.json", "journal.jsonl", "skipped.json"
-"""Files of a run's folder: recipe, result, MLflow run, metrics, skipped samples."""
+RECIPE, SUMMARY, JOURNAL, SKIPPED = "recipe.json", "summary.json", "journal.jsonl", "skipped.json"
+"""Files of a run's folder besides its record: recipe, result, metrics, skipped samples."""
+RUN, FORMER = "run", "former"
+"""Fields of the record: ID of the run, which its checkpoints, store and MLflow run have too, and IDs of earlier runs."""
 CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders in a run's folder: checkpoints, exported model, state of Ray Train during training."""
 INPUTS = "inputs"
@@ -73,8 +75,8 @@ class Output:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.folder, self.store = recipe, Path(recipe.run.output_dir), store_of(recipe)
-        self.journal = self.folder / JOURNAL
+        self.recipe, self.folder = recipe, Path(recipe.run.output_dir)
+        self.journal, self.store = self.folder / JOURNAL, self._store()
 
     def finished(self) -> dict[str, Any] | None:
         """Return the summary if this recipe's run is finished, which is printed, otherwise None.
@@ -86,7 +88,7 @@ class Output:
             return None
         if self.folder.exists() and not self.folder.is_dir():
             raise RecipeError(f"run.output_dir={str(self.folder)!r} is a file; set a folder")
-        summary = _read(self.folder / SUMMARY)
+        summary = record.read_json(self.folder / SUMMARY)
         self._refuse_another(summary)
         self._refuse_other_inputs(summary)
         if summary is not None:
@@ -99,7 +101,8 @@ class Output:
 
     def _refuse_another(self, summary: dict[str, Any] | None) -> None:
         if not (self.folder / RECIPE).exists():
-            if found := [name for name in (SUMMARY, CHECKPOINT, EXPORT) if (self.folder / name).exists()]:
+            found = [name for name in (SUMMARY, CHECKPOINT, EXPORT) if (self.folder / name).exists()]
+            if found and (summary or not self._is_ours(record.read(self.folder))):
                 raise RecipeError(
                     f"run.output_dir={str(self.folder)!r} contains {', '.join(found)} but no recipe.json, so it "
                     "was not created by a run. Set another folder, or pass --run.overwrite to replace it"
@@ -108,15 +111,17 @@ class Output:
         try:
             other = Recipe.from_json((self.folder / RECIPE).read_text())
         except ValueError as error:
-            if summary is None and not (self.folder / NOTE).exists() and not Store(str(self.folder / CHECKPOINT)).steps():
-                return
+            if not (summary or record.read(self.folder) or Store(str(self.folder / CHECKPOINT)).steps()):
+                return  # not of a run: it is renamed
             raise RecipeError(
                 f"{self.folder} contains a run of another version, or its recipe.json is damaged ({error}). Set another "
                 "run.output_dir, or pass --run.overwrite to replace it"
             ) from None
         if other.identity() == self.recipe.identity():
             return
-        state = "a finished" if summary else "an unfinished" if store_of(other).steps() else None
+        here = other.replace("run.output_dir", str(self.folder))  # the folder may have been moved
+        its_store = store_of(here, record.read(self.folder).get("store") or None)
+        state = "a finished" if summary else "an unfinished" if its_store.steps() else None
         if state is not None:
             pairs = self.recipe.differences(other).items()
             different = "; ".join(f"{path}: {there} there, {here} here" for path, (here, there) in pairs)
@@ -134,13 +139,58 @@ class Output:
         return f". Or export it once more: {command('export')} {self.folder} OUT {options}"
 
     def _refuse_other_inputs(self, summary: dict[str, Any] | None) -> None:
-        note = _read(self.folder / NOTE) or {}
+        note = record.read(self.folder)
         before = note.get(INPUTS) if self._is_ours(note) else None
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
         again = "--run.resume never" if summary is None else "--run.overwrite"
         if text := difference(before, inputs(self.recipe), f"the run in {self.folder}", again):
             raise RecipeError(text)
+
+    def owner(self) -> Owner | None:
+        """Return the run to which the checkpoints belong, which is the run in this folder, or None if there are none.
+
+        Raises:
+            RecipeError: If they belong to another run, or if the run is to start over and there are permanent ones.
+        """
+        note, store, owner = record.read(self.folder), self.store, self.store.owner()
+        if self.recipe.run.resume == "never" and not self.recipe.run.overwrite:
+            self._refuse_to_start_over()
+        if owner is None:
+            return None
+        known, same = _runs(note), self._is_ours(note)
+        if owner.run and known and (same or owner.run in known or not self.recipe.run.storage):
+            # A copy of the folder has the same ID.
+            copied = owner.output != str(self.folder) and record.read(Path(owner.output)).get(RUN) == owner.run
+            ours = owner.run in known and not (self.recipe.run.storage and copied)
+        elif self.recipe.run.storage:  # the record was lost, with the folder or alone, or an earlier version wrote it
+            moved = owner.host in ("", socket.gethostname()) and owner.output and not Path(owner.output).exists()
+            ours = owner.output == str(self.folder) or (bool(moved) and same)
+        else:
+            ours = owner.output == str(self.folder) or (self.folder / RECIPE).exists()
+        if not ours:
+            where = f"{owner.output or 'an unknown folder'}{f' on {owner.host}' if owner.host else ''}"
+            raise RecipeError(
+                f"{redacted(store.place)} contains the checkpoints of run {owner.run or 'without ID'} in {where}, "
+                f"and {self.folder} is {f'of run {note[RUN]}' if RUN in note else 'not its folder'}. To continue it, set "
+                "run.output_dir to its folder. To start another run, set another run.storage or run.output_dir (whose last "
+                "two parts name the checkpoints)"
+            )
+        runs = {*known, owner.run, None}
+        if foreign := [step for step in store.steps() if (found := store.written(step)) and found.run not in runs]:
+            raise RecipeError(
+                f"{redacted(store.place)} contains checkpoints of another run than {owner.run}: "
+                f"{', '.join(map(name_of, foreign))}. Move them to another folder"
+            )
+        return owner
+
+    def _refuse_to_start_over(self) -> None:
+        for store in (self.store, Store(str(self.folder / CHECKPOINT))):
+            if permanent := [str(step) for step in store.steps() if (found := store.written(step)) and found.permanent]:
+                raise RecipeError(
+                    f"run.resume='never': {redacted(store.place)} contains permanent checkpoints (run.keep_every) of step "
+                    f"{', '.join(permanent)}. Set another run.output_dir, or pass --run.overwrite to delete them"
+                )
 
     def start_or_resume(self) -> RunHandle:
         """Prepare the folder: keep the files of a run to resume, or remove the files of an earlier run.
@@ -149,47 +199,60 @@ class Output:
             The MLflow run, new or resumed.
 
         Raises:
-            RecipeError: If there is nothing to resume and ``run.resume=must``.
+            RecipeError: If there is nothing to resume and ``run.resume=must``, or the checkpoints belong to another run.
         """
-        run, store = self.recipe.run, self.store
+        run, note = self.recipe.run, record.read(self.folder)
+        store = self.store = self._store()
+        owner = self.owner()
         store.tidy()
         for left in self.folder.glob(".export-*"):
             shutil.rmtree(left, ignore_errors=True)
-        note = _read(self.folder / NOTE) or {}
         ours = self._is_ours(note)
-        goes_on = (ours or (store.remote and bool(store.steps()))) and not run.overwrite and run.resume != "never"
+        same = ours or (owner is not None and bool(run.storage))  # the place in a storage depends on the recipe
+        goes_on = same and bool(note or owner) and not run.overwrite and run.resume != "never"
         if run.resume == "must" and not goes_on:
             raise RecipeError(
                 f"run.resume='must': no unfinished run of this recipe found in {self.folder}; remove it to start a new run"
             )
-        if ours and goes_on:
-            self._refuse_another_storage(note)
-        cut_off = (self.folder / RECIPE).exists() and not note  # the driver died while it created the MLflow run
-        if not (ours and goes_on):
-            if note:  # a run whose process died and that is not resumed
-                with contextlib.suppress(Exception):  # the server is down, or the run was deleted
-                    client = connect(note["uri"])
-                    if client.get_run(note["run_id"]).info.status == "RUNNING":
-                        client.set_terminated(note["run_id"], "KILLED")
-            self.clear()
-            note = {}
-        if not goes_on:
-            store.clear()
+        mine = note if ours and goes_on else {}
+        if mine:
+            self._refuse_another_storage(mine, owner)
+        if note and not mine:  # a run whose process died and that is not resumed
+            with contextlib.suppress(Exception):  # the server is down, or the run was deleted
+                client = connect(note["uri"])
+                if client.get_run(note["run_id"]).info.status == "RUNNING":
+                    client.set_terminated(note["run_id"], "KILLED")
+        if not goes_on or (note and not ours):
+            self.clear(store_too=not goes_on)
+        store.run = (mine.get(RUN) or (owner and owner.run) if goes_on else None) or record.new_id()
+        if not note:  # of a user, or of a run whose record was lost
+            for name in (SUMMARY, SKIPPED, EXPORT, *(() if owner else (RECIPE,))):
+                record.set_aside(self.folder / name)
+        # The record comes first, so that whatever is found later belongs to a run that it names.
+        former = [one for one in _runs(note) if one != store.run]
+        fresh = {RUN: store.run, FORMER: former, "identity": self.recipe.identity(), "storage": self._storage()}
+        fresh["store"] = store.name if run.storage else ""
+        record.write_json(self.folder / record.NOTE, mine | fresh)
         (self.folder / RECIPE).write_text(self.recipe.replace("run.overwrite", False).to_json())
+        store.claim(str(self.folder))
         data = describe_shards_of(self.recipe)
-        # With a shared storage, the driver may have lost its disk before the first checkpoint.
-        lost = store.remote and not run.overwrite and run.resume != "never"
-        handle = self._open(note.get("run_id"), data, resumed=goes_on, running=cut_off or lost)
+        handle = self._open(mine.get("run_id"), data, resumed=goes_on)
+        record.update(self.folder, {"run_id": handle.run_id, "uri": handle.uri})
         # A resumed run keeps the inputs of its start. If they are lost, the worker compares those in the checkpoint.
-        known = note.get(INPUTS) if goes_on else {}
+        steps = store.steps() if goes_on else []
+        known = mine.get(INPUTS, None if steps else {})
         if known is not None:
-            known = inputs(self.recipe) | known
-        fresh = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "storage": self._storage()}
-        _write(self.folder / NOTE, fresh | ({INPUTS: known} if known else {}))
-        if goes_on and (steps := store.steps()):
+            record.update(self.folder, {INPUTS: inputs(self.recipe) | known})
+        if steps:
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
             print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
         return handle
+
+    def _store(self) -> Store:
+        """Return the store of the run's checkpoints; of a run that goes on in a moved folder, the store in its record."""
+        run, note = self.recipe.run, record.read(self.folder)
+        goes_on = self._is_ours(note) and not run.overwrite and run.resume != "never"
+        return store_of(self.recipe, (note.get("store") or None) if goes_on else None)
 
     def _is_ours(self, note: dict[str, Any]) -> bool:
         """Return whether a note is of this recipe, by identity or, if a new version has other identities, by recipe.json."""
@@ -197,16 +260,17 @@ class Output:
             return True
         with contextlib.suppress(OSError, ValueError):
             found = Recipe.from_json((self.folder / RECIPE).read_text())
-            return bool(note) and found.identity() == self.recipe.identity()
+            return found.identity() == self.recipe.identity()
         return False
 
     def _storage(self) -> str:
         """Return the place of the run's checkpoints without passwords; empty for its output folder."""
         return redacted(self.store.place) if self.recipe.run.storage else ""
 
-    def _refuse_another_storage(self, note: dict[str, Any]) -> None:
+    def _refuse_another_storage(self, note: dict[str, Any], owner: Owner | None) -> None:
         before, now = note.get("storage"), self._storage()
-        if before is None or before == now or (now and self.store.steps()):
+        here = owner is not None and owner.run in (None, note.get(RUN, owner.run)) and self.store.steps()
+        if before is None or before == now or (now and here):
             return
         raise RecipeError(
             f"run.storage has changed since the run in {self.folder} was started: its checkpoints are in "
@@ -214,22 +278,23 @@ class Output:
             "back, or start over: --run.resume never"
         )
 
-    def _open(self, run_id: str | None, data: list[dict[str, Any]], resumed: bool, running: bool) -> RunHandle:
+    def _open(self, run_id: str | None, data: list[dict[str, Any]], resumed: bool) -> RunHandle:
         """Open the MLflow run.
 
         Args:
             run_id: Run to open.
             data: See `open_run`.
-            resumed: If `run_id` is None, open an existing run of this output.
-            running: The same, but only if MLflow shows it as RUNNING.
+            resumed: If `run_id` is None, open the MLflow run that has run's ID, or the key if an earlier version made it.
         """
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
-        tags = {"identity": recipe.identity(), "key": key}
-        if run_id is None and (resumed or running):
-            found = find_runs(uri, experiment, {"key": key})
-            run_id = next((one.run_id for one in found if resumed or one.status == "RUNNING"), None)
+        tags = {"identity": recipe.identity(), "key": key, RUN: self.store.run or ""}
+        if run_id is None and resumed:
+            found = find_runs(uri, experiment, {RUN: tags[RUN]}) or [
+                one for one in find_runs(uri, experiment, {"key": key}) if RUN not in one.tags
+            ]
+            run_id = found[0].run_id if found else None
         if run_id is not None:
             try:
                 return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)
@@ -247,41 +312,48 @@ class Output:
         with contextlib.suppress(ValueError, OSError):  # moved or deleted after the run
             data = describe_shards_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
-        tags = {"identity": recipe.identity(), "key": key}
-        for known in (run_id, *(one.run_id for one in find_runs(uri, experiment, {"key": key}))):
+        tags = {"identity": recipe.identity(), "key": key, RUN: record.read(self.folder).get(RUN, "")}
+        for known in (run_id, *(one.run_id for one in find_runs(uri, experiment, {RUN: tags[RUN], "key": key}))):
             with contextlib.suppress(NoSuchRun):
                 return open_run(uri, experiment, name, recipe.flat(), run_id=known, data=data)
         return open_run(uri, experiment, name, recipe.flat(), tags, data=data)
 
-    def exported(self, names: list[str]) -> None:
-        """Record the names of the exported files, which a later run may replace."""
-        _write(self.folder / NOTE, (_read(self.folder / NOTE) or {}) | {EXPORT: names})
-
     def remember_inputs(self) -> None:
         """Record the inputs of a run whose record was lost before it was resumed; its worker has compared them."""
-        note = _read(self.folder / NOTE) or {}
-        if INPUTS not in note:
-            _write(self.folder / NOTE, note | {INPUTS: inputs(self.recipe)})
+        if INPUTS not in record.read(self.folder):
+            record.update(self.folder, {INPUTS: inputs(self.recipe)})
 
     def exported_files(self) -> list[str]:
         """Return the names of the exported files."""
-        return list((_read(self.folder / NOTE) or {}).get(EXPORT, ()))
+        note, start = record.read(self.folder), f"{EXPORT}/"
+        now = [name.removeprefix(start) for name in note.get(record.FILES, ()) if name.startswith(start)]
+        return now or list(note.get(EXPORT, ()))  # of an earlier version
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as finished."""
-        _write(self.folder / SUMMARY, summary)
+        record.write_json(self.folder / SUMMARY, summary)
 
-    def clear(self) -> None:
-        """Remove the files of a run so that another run can start; its journal is renamed."""
-        note = _read(self.folder / NOTE) or {}
-        for name in [SUMMARY, NOTE, SKIPPED, *(f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))]:
-            (self.folder / name).unlink(missing_ok=True)
-        Store(str(self.folder / CHECKPOINT)).clear()
-        for figure in (self.folder / "figures").glob("*.svg"):
-            figure.unlink()
-            figure.with_suffix(".png").unlink(missing_ok=True)
+    def clear(self, store_too: bool = True) -> None:
+        """Remove the files that the record names, so that another run can start; the journal is renamed.
+
+        Args:
+            store_too: Remove the checkpoints, too, if their manifests name the run or an earlier one of the folder.
+        """
+        note, owner = record.read(self.folder), self.store.owner()
+        runs = {*_runs(note), *([owner.run] if owner and owner.run else [])}
+        for store in (self.store, Store(str(self.folder / CHECKPOINT))) if store_too else ():  # the second has downloads
+            store.clear(runs, permanent=self.recipe.run.overwrite)
+        if note:
+            former = (f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))  # of an earlier version
+            for name in [*note.get(record.FILES, ()), *former, SUMMARY, SKIPPED]:
+                (self.folder / name).unlink(missing_ok=True)
         retire(self.journal)
         shutil.rmtree(self.folder / RAY, ignore_errors=True)
+
+
+def _runs(note: dict[str, Any]) -> list[str]:
+    """Return the ID of a record's run, and those of the earlier runs in its folder."""
+    return [*([note[RUN]] if RUN in note else []), *note.get(FORMER, ())]
 
 
 def experiment_of(recipe: Recipe) -> str:
@@ -306,19 +378,5 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
     local, permanent = Path(recipe.run.output_dir) / CHECKPOINT, recipe.run.keep_every
     if not recipe.run.storage:
         return Store(str(local), keep_every=permanent)
-    base, question, options = recipe.run.storage.partition("?")
+    base, question, options = recipe.run.storage.partition("?" if "://" in recipe.run.storage else "\0")
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local, permanent)
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError):
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
-    return None
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    """Replace a JSON file atomically."""
-    fresh = file.with_name(f".{file.name}.new")
-    fresh.write_text(json.dumps(content, indent=2))
-    os.replace(fresh, file)

@@ -42,6 +42,7 @@ def render(line: dict[str, Any]) -> str:
         f"{line['time/samples_per_second']:.0f} samples/s",
         f"data wait {100 * wait:.0f} %",
         f"{duration(line['left'])} left",
+        *([line["trouble"]] if line.get("trouble") else []),
     ]
     return "  ".join(parts)
 

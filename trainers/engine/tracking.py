@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicse.data.errors import command, public
+from multicse.trainers.engine import record
 from multicse.trainers.engine.journal import Journal, new_metrics, retire
 from multicse.trainers.engine.mlflow_server import (
     NoSuchRun,
@@ -341,7 +342,9 @@ class RunHandle:
         from multicse.evaluation.figures.basic import save
 
         assert self.journal is not None  # a run has a folder
-        save(figure, self.journal.parent / "figures", re.sub(r"[^\w\-.]", "_", name))
+        folder, name = self.journal.parent, re.sub(r"[^\w\-.]", "_", name)
+        record.take(folder, [f"figures/{name}.svg", f"figures/{name}.png"])
+        save(figure, folder / "figures", name)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Send metrics of the run as a whole immediately. Errors of MLflow are passed on."""

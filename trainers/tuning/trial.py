@@ -215,6 +215,8 @@ class Budget:
 class TrialHost(Host):
     """Host of a trial's training loop in its own process. Tune receives an evaluation after its checkpoint is saved."""
 
+    rescues = False  # other processes read the store
+
     def __init__(self, store: Store, budget: Budget, recipe: Recipe) -> None:
         super().__init__(store, gpu=recipe.run.gpus_per_worker > 0)
         self.budget = budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -11,11 +12,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.checkpoint import CheckpointError
+from multicse.trainers.engine.checkpoint import CheckpointError, Store
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
@@ -196,6 +198,104 @@ def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, 
     ):
         fit(remote)
     assert fit(recipe)["steps"] == 6
+
+
+@pytest.fixture
+def short(recipe: Recipe) -> Recipe:
+    """Text only, with a checkpoint after each of 6 steps."""
+    return text_only(recipe).changed({"run.save_steps": 1, "run.keep_every": 2})
+
+
+def saved(place: Path) -> list[str]:
+    return sorted(folder.name[-1] for folder in place.glob("**/step-*"))
+
+
+@pytest.mark.parametrize("storage", ["{}/store", "file://{}/store"])
+def test_a_storage_is_sufficient_to_go_on(
+    short: Recipe, tmp_path: Path, storage: str, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the output folder is lost, and if it is moved, also under another name."""
+    short = short.replace("run.storage", storage.format(tmp_path))
+    dies(monkeypatch, short, 4)
+    shutil.rmtree(short.run.output_dir)
+    dies(monkeypatch, short, 5)
+    assert resumed_at == [3] and saved(tmp_path / "store") == ["2", "3", "4"]
+    moved = short.replace("run.output_dir", str(tmp_path / "elsewhere" / "moved"))
+    (tmp_path / "elsewhere").mkdir()
+    Path(short.run.output_dir).rename(moved.run.output_dir)
+    assert fit(moved)["steps"] == 6 and resumed_at == [3, 4] and saved(tmp_path / "store") == ["2", "4", "5", "6"]
+    assert [*runs(short).values()] == ["FINISHED"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path, overwrite: bool) -> None:
+    """The last two parts of both outputs are equal; and a copy of an output folder has the ID of its run."""
+    one, two = (
+        short.changed({"run.storage": str(tmp_path / "store"), "run.output_dir": str(tmp_path / user / "runs" / "x")})
+        for user in ("one", "two")
+    )
+    fit(one)
+    before = saved(tmp_path / "store")
+    for copied in (False, True):
+        if copied:
+            shutil.copytree(one.run.output_dir, two.run.output_dir)
+            (tmp_path / "two" / "runs" / "x" / "summary.json").unlink()
+        with pytest.raises(
+            RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"
+        ):
+            fit(two.replace("run.overwrite", overwrite))
+        assert saved(tmp_path / "store") == before
+
+
+@pytest.mark.parametrize("lost", ["run.json", "recipe.json", "checkpoint/owner.json"])
+def test_a_run_goes_on_without_a_file_that_names_it(
+    short: Recipe, tmp_path: Path, lost: str, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(monkeypatch, short, 4)
+    (dead,) = runs(short)
+    (tmp_path / "run" / lost).unlink()
+    summary = fit(short.replace("run.resume", "must"))
+    assert resumed_at == [3] and summary["mlflow_run_id"] == dead
+    assert saved(tmp_path / "run") == ["2", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("keep_every", [None, 3])
+def test_permanent_checkpoints_of_every_attempt_stay(
+    short: Recipe, tmp_path: Path, keep_every: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(monkeypatch, short.replace("run.keep_every", 1), 4)
+    with pytest.raises(RecipeError, match=r"permanent checkpoints .* of step 3, 2, 1\. .*run\.overwrite to delete"):
+        fit(short.replace("run.resume", "never"))
+    fit(short.replace("run.keep_every", keep_every))
+    assert saved(tmp_path / "run") == ["1", "2", "3", "5", "6"]
+    fit(short.changed({"run.keep_every": keep_every, "run.overwrite": True}))
+    assert saved(tmp_path / "run") == (["5", "6"] if keep_every is None else ["3", "5", "6"])
+
+
+@pytest.mark.parametrize("storage", [True, False])
+def test_the_model_is_exported_if_checkpoints_cannot_be_written(
+    short: Recipe, tmp_path: Path, storage: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training says so in its progress, and the last checkpoint is written to another place."""
+    if storage:
+        short = short.replace("run.storage", str(tmp_path / "store"))
+    place = tmp_path / ("store" if storage else "run")
+    write = Store._write
+
+    def full(store: Store, *given: Any) -> None:
+        if Path(store.place).is_relative_to(place):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(store, *given)
+
+    monkeypatch.setattr(Store, "_write", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr("multicse.trainers.engine.progress.EVERY", 0)
+    (tmp_path / "temporary").mkdir()
+    summary = fit(short)
+    assert capsys.readouterr().out.count("NO CHECKPOINT could be written") >= 5
+    assert (tmp_path / "run" / "export" / "model.safetensors").exists()
+    found = Path(summary["checkpoint"])
+    assert found.name == "step-00000006" and found.is_relative_to(tmp_path / ("run" if storage else "temporary"))
 
 
 def test_a_resumed_run_does_not_continue_the_mlflow_run_of_another_recipe(

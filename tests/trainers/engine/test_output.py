@@ -240,9 +240,7 @@ def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path, over
         if copied:
             shutil.copytree(one.run.output_dir, two.run.output_dir)
             (tmp_path / "two" / "runs" / "x" / "summary.json").unlink()
-        with pytest.raises(
-            RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"
-        ):
+        with pytest.raises(RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"):
             fit(two.replace("run.overwrite", overwrite))
         assert saved(tmp_path / "store") == before
 

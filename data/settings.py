@@ -48,8 +48,5 @@ def refuse_idle(settings: BaseModel, names: Iterable[str], why: str, place: str 
     for name in names:
         value = getattr(settings, name)
         if value != fields[name].default:
-            raise ValueError(f"{place}{name}={_shown(value)} has no effect: {why}")
-
-
-def _shown(value: object) -> str:
-    return "..." if isinstance(value, BaseModel) else repr(value)
+            shown = "" if isinstance(value, BaseModel) else f"={value!r}"
+            raise ValueError(f"{place}{name}{shown} has no effect: {why}")

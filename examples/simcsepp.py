@@ -10,6 +10,7 @@ from pydantic import Field
 from ray import tune
 from torch import Tensor
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.adapters import without_dropout
 from multicse.models.text_encoder import TextEncoder
@@ -30,6 +31,7 @@ class SimCSEPPConfig(MethodConfig):
     citations: ClassVar[tuple[str, ...]] = ("xu2023simcsepp", "gao2021simcse")
 
     name: Literal["simcsepp"] = "simcsepp"
+    variant: Literal["fixed"] = "fixed"
     temperature: float = Field(0.05, gt=0)
     """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
     head: Literal["mlp", "none"] = "mlp"
@@ -49,11 +51,15 @@ class SimCSEPPConfig(MethodConfig):
         return {"text": names} if self.head == "none" else {}
 
     def check_settings(self) -> None:
-        """Raise ValueError if `positive_scale` has no effect."""
+        """Raise ValueError if a setting has no effect."""
         if self.negatives == "dropout" and self.positive_scale != 1:
             raise ValueError(
                 f"method.positive_scale={self.positive_scale} has no effect with method.negatives='dropout'; set it to 1.0, "
                 "or method.negatives to 'plain'"
+            )
+        if not self.dimension_weight:
+            refuse_idle(
+                self, ["dimension_temperature"], "dimensions are not contrasted; set method.dimension_weight", "method."
             )
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:

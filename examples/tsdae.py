@@ -31,6 +31,7 @@ class TSDAEConfig(FreshStartConfig):
     citations: ClassVar[tuple[str, ...]] = ("wang2021tsdae",)
 
     name: Literal["tsdae"] = "tsdae"
+    variant: Literal["fixed"] = "fixed"
     deletion: float = Field(0.6, ge=0, lt=1)
     """Probability that a word is deleted before the sentence is encoded; at least one word stays."""
 

@@ -41,6 +41,7 @@ class UMLConfig(MethodConfig):
     citations: ClassVar[tuple[str, ...]] = ("gupta2025better", "gao2021simcse")
 
     name: Literal["uml"] = "uml"
+    variant: Literal["fixed"] = "fixed"
     text: SimCSEConfig = SimCSEConfig()
     """Settings of the text update."""
     image: UMLImageConfig = UMLImageConfig()

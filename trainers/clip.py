@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.text_folders import has_dropout
 from multicse.models.tower import Projection
@@ -82,12 +83,10 @@ class CLIPConfig(MethodConfig):
         return self.embed_dim
 
     def check_settings(self) -> None:
-        """Raise ValueError if no loss connects items with captions, or no loss uses `negatives`."""
-        if self.negatives != NegativesConfig() and not {"captions", "nli", "nli_sentences"} & set(self.weights):
-            raise ValueError(
-                "method.negatives has no effect: no sentence loss has a weight; set method.captions, method.nli or "
-                "method.nli_sentences"
-            )
+        """Raise ValueError if no loss connects items with captions, or settings of sentence losses have no effect."""
+        if not {"captions", "nli", "nli_sentences"} & set(self.weights):
+            why = "no sentence loss has a weight; set method.captions, method.nli or method.nli_sentences"
+            refuse_idle(self, ["negatives", "temperature"], why, "method.")
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError(
                 "method.contrastive=0: no loss connects items with captions; set a weight above 0, or use SimCSE"

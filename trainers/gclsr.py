@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.pwva import pwva
 from multicse.models.sentence_encoder import Settings
@@ -75,6 +76,9 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
         super().check_settings()
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
             raise ValueError(f"method.kinds={self.kinds}: frequencies must be finite and at least 0, and one above 0")
+        if self.augmentation == "none":
+            idle = ["partial", "kinds", "noise", "dropout"]
+            refuse_idle(self, idle, "words are not augmented; set method.augmentation pwva", "method.")
         if self.weighting == "softmax" and self.attention == "none":
             raise ValueError("method.weighting='softmax' requires attention; set method.attention to 'training' or 'always'")
         if self.variant != "paper" and (self.noise, self.dropout) != (0.1, 0.1):

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.pooling import Head
 from multicse.models.text_encoder import TextEncoder
@@ -77,6 +78,16 @@ class MoCoUTRLConfig(MethodConfig):
         """Return the settings, with the variant's values for settings that are None."""
         own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
         return VARIANTS[self.variant]._replace(**own)
+
+    def check_settings(self) -> None:
+        """Raise ValueError if a setting has no effect."""
+        token = ["token_loss", "margin", "perturbation"]
+        if self.balance == 1:
+            refuse_idle(self, token, "the token loss has weight 0; set method.balance below 1", "method.")
+        if self.choices.token_loss != "triplet":
+            refuse_idle(self, ["margin"], "only the token loss 'triplet' has one; set method.token_loss triplet", "method.")
+        if self.choices.token_loss == "rows":
+            refuse_idle(self, ["perturbation"], "the token loss 'rows' uses the dictionary unchanged", "method.")
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the kind of the stream, and the positions for `mean_with_padding`."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
@@ -77,6 +78,12 @@ class MultiCSEConfig(NonLingSettings):
                 f"method.guide.positive={self.guide.positive!r} requires a second text, which MultiCSE uses for the "
                 "contrastive loss; set method.guide.positive 'teacher'"
             )
+        if not self.guidance:
+            refuse_idle(self, ["guide"], "self-guidance has weight 0; set method.guidance", "method.")
+        if not self.grouped:
+            refuse_idle(self, ["groups"], "the grouped loss has weight 0; set method.grouped", "method.")
+        if not self.nonling:
+            refuse_idle(self, ["schedule"], "there is only text; set method.image or method.audio", "method.")
         alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
         for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
@@ -92,6 +99,12 @@ class MultiCSEConfig(NonLingSettings):
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the streams, the encoder, and the number of layers for self-guidance."""
         super().check(recipe, encoder)
+        triplets = recipe.streams["text"].kind == "triplet"
+        if not triplets:
+            refuse_idle(self, ["antonyms"], "the text has none; set streams.text.kind triplet", "method.")
+        elif self.text.hard_negative_log_weight:
+            why = "antonym sentences are negatives of all sentences, with equal weights"
+            refuse_idle(self.text, ["hard_negative_log_weight"], why, "method.text.")
         if encoder is not None and self.guidance:
             self.guide.check_depth(int(encoder.num_hidden_layers))
 

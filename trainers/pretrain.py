@@ -76,6 +76,7 @@ class MaskedLMConfig(FreshStartConfig):
     citations: ClassVar[tuple[str, ...]] = ("devlin2019bert",)
 
     name: Literal["mlm"] = "mlm"
+    variant: Literal["fixed"] = "fixed"
     mask_probability: float = Field(0.15, gt=0, lt=1)
     """Share of tokens that are selected for prediction."""
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from multicse.data.errors import did_you_mean, redacted
-from multicse.data.settings import EachOnce, Name, Settings
+from multicse.data.settings import EachOnce, Name, Settings, refuse_idle
 from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
@@ -71,6 +71,12 @@ class ScheduleConfig(Settings):
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
 
+    def check(self) -> None:
+        """Raise ValueError, which starts with the name of the setting, for settings without effect."""
+        each = [self, *self.groups.values()]
+        if {one.schedule for one in each} <= {"constant", None} and not any(one.warmup for one in each):
+            refuse_idle(self, ["ahead"], "the schedule is constant; set schedule or warmup")
+
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -93,6 +99,12 @@ class SGDConfig(ScheduleConfig):
     """Momentum factor after the warm-up. If None, it does not change."""
     nesterov: bool = False
     """Use Nesterov momentum, which requires a momentum above 0."""
+
+    def check(self) -> None:
+        """Check also that the momentum can change."""
+        super().check()
+        if not self.warmup:
+            refuse_idle(self, ["momentum_after_warmup"], "the warm-up is 0, so set momentum itself, or warmup")
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
@@ -131,6 +143,19 @@ class EvaluationConfig(Settings):
     """Allow the selection of the weights before the first step (the released NonLing-CSE does not)."""
     keep: Literal["best", "last"] = "best"
     """Weights that are evaluated at the end and exported: from the best evaluation, or from the last step."""
+
+    def check(self) -> None:
+        """Raise ValueError, which starts with the name of the setting, for settings without effect."""
+        if self.select is None:
+            idle = ("patience", "patience_counts", "choose_untrained", "keep")
+            refuse_idle(self, idle, "no checkpoint is selected; set evaluation.select", "evaluation.")
+        if self.select in self.watch:
+            raise ValueError(f"evaluation.watch={self.select!r} has no effect: it is evaluation.select; remove it")
+        if self.patience is None:
+            refuse_idle(self, ["patience_counts"], "training does not stop early; set evaluation.patience", "evaluation.")
+            if self.keep == "last":
+                why = "the last weights are kept, and training does not stop early; set evaluation.keep best"
+                refuse_idle(self, ["choose_untrained"], why, "evaluation.")
 
 
 class ExportConfig(Settings):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.adapters import frozen_copy
 from multicse.models.pooling import Head, layer_stack, pooled_layers
@@ -61,6 +62,9 @@ class SGBERTConfig(MethodConfig):
             raise ValueError(
                 f"method.loss={self.loss!r}: method.positive 'translation' is the BT baseline; set loss to 'sg'"
             )
+        if self.positive == "translation":
+            idle = ["pooling", "first_layer", "teacher_dropout"]
+            refuse_idle(self, idle, "both texts are encoded by BERT_T; set method.positive teacher or both", "method.")
         if self.variant == "released" and self.loss == "sg":
             raise ValueError(
                 "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and "

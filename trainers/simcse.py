@@ -154,6 +154,7 @@ class SimCSEConfig(MethodConfig):
     added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     name: Literal["simcse"] = "simcse"
+    variant: Literal["fixed"] = "fixed"
     supervised: bool = False
     """If False, one text per sample, encoded twice. If True, (premise, entailment) or (premise, entailment,
     contradiction)."""

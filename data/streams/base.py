@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 
 from multicse.data.errors import DataError
 from multicse.data.order import batches_of, segment_count
-from multicse.data.settings import Settings
+from multicse.data.settings import Settings, refuse_idle
 from multicse.data.shard_urls import sizes
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
@@ -155,6 +155,8 @@ class StreamConfig(Settings):
         """
         if self.weights and (self.first is not None or not self.shuffle):
             raise ValueError(f"weights={self.weights} mixes several sets, which requires shuffle=True and first=None")
+        if self.on_bad_sample == "raise":
+            refuse_idle(self, ["max_skipped_share"], "the first bad sample stops the run; set on_bad_sample skip")
 
     def check(self, shards: ShardSet) -> None:
         """Check the settings against the shards. Raises ValueErrors as `check_settings`."""

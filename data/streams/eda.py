@@ -58,6 +58,11 @@ def cached_synonyms(lexicon: Lexicon) -> Synonyms:
     return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word, phrases=True)))
 
 
+def no_synonyms(word: str) -> tuple[str, ...]:
+    """Return no synonyms, for edits without a lexicon."""
+    return ()
+
+
 def _replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
     """Replace up to `count` different words, each at all its places by one synonym; punctuation around it stays."""
     candidates = list(dict.fromkeys(_candidates(words)))

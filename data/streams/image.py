@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from multicse.data.settings import refuse_idle
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode
 from multicse.data.streams.base import Batch, LabelledStream, Row, Tokenize
@@ -55,8 +56,12 @@ class ImageStream(LabelledStream):
         return [("kind", decode.IMAGES), *super().needs()]
 
     def check_settings(self) -> None:
-        """Check also the areas of crops."""
+        """Check also the areas of crops, and that the colours can change."""
         super().check_settings()
+        if not any(self.jitter):
+            refuse_idle(self, ["jitter_probability"], "jitter changes nothing; set one of its numbers above 0")
+        if not self.jitter_probability:
+            refuse_idle(self, ["jitter"], "no view is changed; set jitter_probability above 0")
         if not 0 < self.scale[0] <= self.scale[1] <= 1:
             raise ValueError(f"scale={self.scale}: set the smallest and the largest area, above 0 and at most 1")
 

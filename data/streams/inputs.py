@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from multicse.data.settings import Settings
+from multicse.data.settings import Settings, refuse_idle
 from multicse.data.streams.preprocess import window_and_hop
 
 
@@ -59,6 +59,8 @@ class AudioInput(Settings):
     def _long_enough(self) -> Self:
         if self.features == "kaldi" and self.rate < KALDI_RATE:
             raise ValueError(f"rate={self.rate}: Kaldi's windows are 10 ms apart, so rate must be at least {KALDI_RATE}")
+        if self.features == "kaldi":
+            refuse_idle(self, ["n_fft", "hop", "low_hz", "high_hz"], "features kaldi do not use it; set features clap")
         cause, least, way = f"n_fft={self.n_fft}", (self.n_fft + 1) // 2 + 1, ", or lower n_fft"
         if self.features == "kaldi":
             cause, least, way = "a window of 25 ms", window_and_hop(self.rate)[0], ""

@@ -15,7 +15,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from multicse.data.errors import DecodeError
-from multicse.data.settings import EachOnce
+from multicse.data.settings import EachOnce, refuse_idle
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode, preprocess
 from multicse.data.streams.base import Batch, Row, StreamConfig, Tokenize
@@ -105,6 +105,14 @@ class CaptionedStream(StreamConfig):
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
         """Require captions, or with templates a class."""
         return [("label", (self.label, "json")) if self.templates else ("captions", ("captions", "caption", "json", "txt"))]
+
+    def check_settings(self) -> None:
+        """Check also that `label` and `captions` are used."""
+        super().check_settings()
+        if not self.templates:
+            refuse_idle(self, ["label"], "captions are read from the samples; set templates and classes")
+        if len(self.templates) == 1:
+            refuse_idle(self, ["captions"], "there is one template; add templates")
 
     def check(self, shards: ShardSet) -> None:
         """Check also that the class names match the names in the shards."""

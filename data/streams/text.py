@@ -9,7 +9,7 @@ from pydantic import Field
 
 from multicse.data.errors import DataError
 from multicse.data.order import seed_of
-from multicse.data.settings import Name
+from multicse.data.settings import Name, refuse_idle
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.base import Row, StreamConfig, Tokenize
@@ -78,10 +78,22 @@ class LexiconTextStream(TextStream):
     """Folder of WordNet's database files, or `small` for a table of some 200 words. If None, the environment variables
     WNSEARCHDIR and WNHOME and the folders in which packages install WordNet are searched."""
 
+    @property
+    def uses_lexicon(self) -> bool:
+        """Return True if views are made with the lexicon."""
+        return True
+
+    def check_settings(self) -> None:
+        """Check also that the lexicon is used."""
+        super().check_settings()
+        if not self.uses_lexicon:
+            refuse_idle(self, ["lexicon"], "no word is replaced or inserted; remove it")
+
     def check(self, shards: ShardSet) -> None:
         """Check also that the lexicon can be opened."""
         super().check(shards)
-        self.open_lexicon()
+        if self.uses_lexicon:
+            self.open_lexicon()
 
     def defaults(self) -> dict[str, str]:
         """Return the folder of the lexicon that was found."""
@@ -106,16 +118,21 @@ class EDATextStream(LexiconTextStream):
     """Share of the words that each of the four edits changes. 0: both views are the sentence itself."""
 
     @property
+    def uses_lexicon(self) -> bool:
+        """Return True if the edits change words."""
+        return self.alpha > 0
+
+    @property
     def n_texts(self) -> int:
         """Return 2."""
         return 2
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return two augmented copies of the sentence."""
-        from multicse.data.streams.eda import cached_synonyms, eda
+        from multicse.data.streams.eda import cached_synonyms, eda, no_synonyms
 
         words = self.sentences(sample)[0].split()
-        synonyms = cached_synonyms(self.open_lexicon())
+        synonyms = cached_synonyms(self.open_lexicon()) if self.uses_lexicon else no_synonyms
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
 
 
@@ -136,11 +153,16 @@ class NoisyTextStream(LexiconTextStream):
     swaps: int = Field(0, ge=0)
     """Number of times that two random words of a text are exchanged."""
 
+    @property
+    def uses_lexicon(self) -> bool:
+        """Return True if synonyms are inserted."""
+        return self.insertions > 0
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Return the corrupted texts; the corruption depends on the sample only."""
         from multicse.data.streams import eda
 
-        synonyms = eda.cached_synonyms(self.open_lexicon())
+        synonyms = eda.cached_synonyms(self.open_lexicon()) if self.uses_lexicon else eda.no_synonyms
         own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))
         texts = {}
         for name, text in zip(self._names, self.sentences(sample), strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from multicse.pipelines import cyclip, gclsr, mocoutrl, visualcse
+from multicse.pipelines import clap, cyclip, gclsr, mocoutrl, multicse, sgbert, simcse, visualcse
 from multicse.pipelines.cli import parse
 from multicse.trainers.engine.checks import check_settings, find_callback
 from multicse.trainers.engine.launch import resolve
@@ -197,3 +197,46 @@ def test_names_and_sizes_in_lists_are_checked_before_a_run(make: Any, changes: d
     with pytest.raises(ValueError, match=named):
         check_settings(recipe)
         recipe.encoder.read()
+
+
+PAIRS = cyclip.demo().streams["pairs"].model_dump()
+IDLE: list[tuple[Any, dict[str, Any], str]] = [
+    *(
+        (simcse.demo, {"evaluation.select": None, f"evaluation.{name}": value}, f"evaluation.{name}")
+        for name, value in (("patience", 3), ("patience_counts", "decreases"), ("choose_untrained", False), ("keep", "last"))
+    ),
+    (simcse.demo, {"evaluation.patience_counts": "decreases"}, "evaluation.patience_counts"),
+    (simcse.demo, {"evaluation.keep": "last", "evaluation.choose_untrained": False}, "evaluation.choose_untrained"),
+    (simcse.demo, {"evaluation.watch": ("lee-dev",)}, "evaluation.watch"),
+    (simcse.demo, {"streams.text.max_skipped_share": 0.1}, "streams.text.max_skipped_share"),
+    (simcse.demo, {"optim.text.schedule": "constant", "optim.text.warmup": 0, "optim.text.ahead": 9}, "optim.text.ahead"),
+    (simcse.demo, {"run.precision": "bf16", "run.tf32": False}, "run.tf32"),
+    (simcse.demo, {"run.threads": 2, "run.gpus_per_worker": 1}, "run.threads"),
+    (visualcse.demo, {"streams.image.jitter_probability": 0}, "streams.image.jitter"),
+    (visualcse.demo, {"streams.image.jitter": (0, 0, 0, 0), "streams.image.jitter_probability": 0.5}, "jitter_probability"),
+    (cyclip.demo, {"streams.pairs.label": "number"}, "streams.pairs.label"),
+    (
+        cyclip.demo,
+        {"streams.pairs": {**PAIRS, "templates": ("a {}",), "classes": ("b",), "captions": "first"}},
+        "streams.pairs.captions",
+    ),
+    (clap.demo, {"method.tower.input.n_fft": 512}, "n_fft"),
+    (cyclip.demo, {"method.captions": 0, "method.temperature": 0.1}, "method.temperature"),
+    (gclsr.demo, {"optim.text.warmup": 0}, "optim.text.momentum_after_warmup"),
+    (gclsr.demo, {"method.augmentation": "none", "method.partial": 0.2}, "method.partial"),
+    (mocoutrl.demo, {"method.balance": 1, "method.margin": 2}, "method.margin"),
+    (mocoutrl.demo, {"method.token_loss": "eq10", "method.margin": 2}, "method.margin"),
+    (mocoutrl.demo, {"method.token_loss": "rows", "method.perturbation": True}, "method.perturbation"),
+    (multicse.demo, {"method.guide.temperature": 0.1}, "method.guide"),
+    (multicse.demo, {"method.groups.width": 64}, "method.groups"),
+    (multicse.demo, {"method.antonyms": False}, "method.antonyms"),
+    (sgbert.demo, {"method.positive": "translation", "method.loss": "sg", "method.first_layer": 1}, "method.first_layer"),
+    (simcse.demo, {"method.variant": "paper"}, "method.variant"),
+]
+
+
+@pytest.mark.parametrize(("make", "changes", "named"), IDLE, ids=[f"{named}-{n}" for n, (*_, named) in enumerate(IDLE)])
+def test_a_setting_without_effect_is_refused(make: Any, changes: dict[str, Any], named: str) -> None:
+    check_settings(make())
+    with pytest.raises(ValueError, match=rf"{re.escape(named)}\b.*(has no effect: .*|Input should be 'fixed')"):
+        check_settings(make().changed(changes))

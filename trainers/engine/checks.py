@@ -70,7 +70,8 @@ def check_streams(recipe: Recipe) -> None:
             stream.segments_per_worker(shards, max(1, recipe.run.num_workers))
         if shards.samples < stream.batch_size:
             raise RecipeError(
-                f"streams.{name}.batch_size={stream.batch_size}, but the shards contain {shards.samples} samples; a "
+                f"streams.{name}.batch_size={stream.batch_size}, but the shards contain {shards.samples} samples"
+                f"{'' if stream.first is None else f' (streams.{name}.first)'}; a "
                 f"batch would contain a sample twice, as its own negative. Set it to at most {shards.samples}."
             )
 
@@ -210,9 +211,13 @@ def check_settings(recipe: Recipe) -> None:
     with _named():
         recipe.method.check_settings()
         recipe.method.check(recipe, None)
+        recipe.evaluation.check()
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
+    for name, optim in recipe.optim.items():
+        with _named(f"optim.{name}."):
+            optim.check()
     layered = [f"run.{name}" for name in ("gradient_checkpointing", "compile", "sharded") if getattr(recipe.run, name)]
     layered += [f"optim.{name}.layer_decay" for name, optim in recipe.optim.items() if optim.layer_decay != 1]
     if layered and not recipe.encoder.layered:
@@ -240,6 +245,10 @@ def _check_gpus(recipe: Recipe) -> None:
     import torch
 
     run = recipe.run
+    if run.threads and run.gpus_per_worker:
+        raise RecipeError(f"run.threads={run.threads} has no effect: workers run on GPUs; remove it, or run.gpus_per_worker")
+    if run.precision != "fp32" and not run.tf32:
+        raise RecipeError(f"run.tf32=False has no effect: run.precision is {run.precision!r}; remove it, or set fp32")
     if run.sharded and run.num_workers < 2:
         raise RecipeError(
             f"run.sharded=True shards layers across workers, but run.num_workers={run.num_workers}; set it to 2 or more"

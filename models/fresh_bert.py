@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from multicse.data.settings import Settings
 
@@ -34,13 +34,6 @@ class FreshEncoder(Settings):
     """Dropout probability in training."""
     lowercase: bool = False
     """Lower-case texts. Accents and umlauts are always kept."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_vectors(cls, given: Any) -> Any:
-        """Accept recipes of older versions that have an unused setting `vectors`."""
-        unused = isinstance(given, dict) and given.get("vectors", "") is None
-        return {name: value for name, value in given.items() if name != "vectors"} if unused else given
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:

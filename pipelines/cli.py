@@ -16,7 +16,7 @@ from multicse.data.errors import REPORTED, command, did_you_mean, handle_interru
 from multicse.pipelines import RULES, api, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
-from multicse.trainers.recipe import Recipe, RecipeError, current_name
+from multicse.trainers.recipe import Recipe, RecipeError
 
 UNIMPROVED = (
     "training did not improve the model: no later step had a better development score than step 0, so the untrained "
@@ -56,8 +56,6 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         path = option[2:].replace("-", "_")
         if not option.startswith("--") or path in {*known, "help"}:
             continue
-        if current := current_name(path):
-            raise RecipeError(f"{option} is called --{current} now; use the new name")
         near = did_you_mean(option, [f"--{name}" for name in known])
         raise RecipeError(f"{option}: recipe {base.name!r} has no such setting.{near} --help shows all.")
     for switch in ALONE:

@@ -33,7 +33,6 @@ class CLIPConfig(MethodConfig):
     """
 
     citations: ClassVar[tuple[str, ...]] = ("zhao2024language",)
-    added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     name: Literal["clip"] = "clip"
     tower: AnyTower = ViTTower()

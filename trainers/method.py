@@ -56,8 +56,6 @@ class MethodConfig(Settings):
     """Papers cited in the model card: keys of `papers.bib`, or BibTeX entries."""
     parameter_groups: ClassVar[tuple[str, ...]] = ("weights", "biases_and_norms")
     """Names of the groups that `Method.param_groups` returns, for the check of `optim.UPDATE.groups`."""
-    added: ClassVar[tuple[str, ...]] = ()
-    """Settings that older versions did not have. They are not part of a recipe's identity while they have their defaults."""
 
     name: str
     """Name of the method; cannot be changed."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -27,15 +25,12 @@ from multicse.data.settings import EachOnce, Name, Settings, refuse_idle
 from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
-from multicse.data.streams.base import StreamConfig
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
 from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig
 from multicse.trainers.registry import method_config
-
-log = logging.getLogger(__name__)
 
 
 class GroupOverride(Settings):
@@ -254,20 +249,6 @@ _NOT_IDENTITY = (
 )
 """Settings of a run that do not determine its result."""
 
-FORMER: dict[str, dict[str, str]] = {
-    "run": {
-        "output_dir": "output",
-        "num_workers": "workers",
-        "mini_batch_size": "chunk",
-        "gradient_accumulation_steps": "accumulation",
-        "logging_steps": "log_every",
-        "save_steps": "checkpoint_every",
-    },
-    "evaluation": {"eval_steps": "every"},
-    "optim": {"max_grad_norm": "clip"},
-}
-"""Former names of settings by section, which older recipe.json files contain."""
-
 
 def _parts(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield all nested dicts."""
@@ -275,36 +256,6 @@ def _parts(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if isinstance(part, dict):
             yield part
             yield from _parts(part)
-
-
-def _drop_added(config: Any, content: Any) -> None:
-    """Remove the settings in `MethodConfig.added` that have their defaults, also of nested methods."""
-    if isinstance(config, MethodConfig):
-        for name in config.added:
-            if getattr(config, name) == type(config).model_fields[name].default:
-                content.pop(name)
-        for name, part in content.items():
-            _drop_added(getattr(config, name), part)
-
-
-def current_name(path: str) -> str | None:
-    """Return the current path of a setting whose path was `path` in former versions, or None."""
-    section, _, rest = path.partition(".")
-    *update, last = rest.split(".")
-    for name, former in FORMER.get(section, {}).items():
-        if last == former and len(update) == (section == "optim"):
-            return ".".join((section, *update, name))
-    return None
-
-
-def _named_sections(content: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
-    """Yield path and content of every section with renamed settings, and its part of `FORMER`."""
-    for section, names in FORMER.items():
-        part = content.get(section)
-        parts = part if section == "optim" and isinstance(part, dict) else {None: part}
-        for update, settings in parts.items():
-            if isinstance(settings, dict):
-                yield f"{section}.{update}" if update else section, settings, names
 
 
 class RecipeError(ValueError):
@@ -337,22 +288,6 @@ class Recipe(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
     run: RunConfig = RunConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _understand_former_names(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        renamed: list[str] = []
-        given = {name: copy.deepcopy(part) if name in FORMER else part for name, part in given.items()}
-        for path, settings, names in _named_sections(given):
-            for name, former in names.items():
-                if former in settings and name not in settings:
-                    settings[name] = settings.pop(former)
-                    renamed.append(f"{path}.{former} is now {path}.{name}")
-        if renamed:
-            log.warning("recipe %s uses former names of settings: %s", given.get("name"), "; ".join(renamed))
-        return given
 
     @classmethod
     def checked(cls, content: Mapping[str, Any]) -> Self:
@@ -415,8 +350,6 @@ class Recipe(Settings):
         node: Any = content
         for part in parents:
             node = node.get(part) if isinstance(node, dict) else None
-        if name := current_name(path):
-            raise RecipeError(f"{path} is called {name} now")
         if not isinstance(node, dict) or last not in node:
             near = did_you_mean(path, self.flat())
             raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
@@ -449,18 +382,8 @@ class Recipe(Settings):
         content = json.loads(self.to_json())
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
-        if self.export == ExportConfig():
-            content.pop("export")
-        if self.run.tf32:  # absent in older runs, which can still be resumed
-            content["run"].pop("tf32")
-        _drop_added(self.method, content["method"])
-        for name in ("prompt", "include_prompt"):
-            if content["encoder"].get(name) is None:
-                content["encoder"].pop(name, None)
         for stream in content["streams"].values():
             stream.pop("cpus")
-            if stream["segments"] == StreamConfig.model_fields["segments"].default:  # newer than runs that continue
-                stream.pop("segments")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
         for part in (content["encoder"], *_parts(content["method"])):
             for name in ("path", "vectors", "guide"):
@@ -471,10 +394,6 @@ class Recipe(Settings):
         for name in ("watch", "final"):
             evaluation[name] = [local_task(task) for task in evaluation[name]]
         evaluation["select"] = local_task(evaluation["select"] or "")
-        for _, settings, names in _named_sections(content):  # runs with former names can still be resumed
-            for name, former in names.items():
-                if name in settings:
-                    settings[former] = settings.pop(name)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:

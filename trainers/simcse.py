@@ -151,7 +151,6 @@ class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text update of all methods that extend it."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
-    added: ClassVar[tuple[str, ...]] = ("negatives",)
 
     name: Literal["simcse"] = "simcse"
     variant: Literal["fixed"] = "fixed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 import pytest
 
 from multicse.pipelines import clap, cyclip, gclsr, mocoutrl, multicse, sgbert, simcse, visualcse
-from multicse.pipelines.cli import parse
 from multicse.trainers.engine.checks import check_settings, find_callback
 from multicse.trainers.engine.launch import resolve
-from multicse.trainers.recipe import FORMER, RecipeError
+from multicse.trainers.recipe import RecipeError
 
 
 @pytest.mark.parametrize(
@@ -46,41 +44,6 @@ def test_identity_does_not_depend_on_where_a_run_executes() -> None:
     assert recipe.replace("run.seed", 1).identity() != recipe.identity()
     assert recipe.replace("encoder.prompt", "a ").identity() != recipe.identity()
     assert recipe.replace("method.image.weight", 0.1).identity() != recipe.identity()
-
-
-FORMER_JSON = {"output": "runs/x", "workers": 2, "chunk": 8, "accumulation": 2, "log_every": 5, "checkpoint_every": 7}
-"""Former names of settings of a run."""
-
-
-def test_former_names_are_understood_and_keep_the_identity(caplog: pytest.LogCaptureFixture) -> None:
-    recipe = visualcse.bert_base()
-    old = json.loads(recipe.to_json())
-    old["run"] = {**FORMER_JSON, "seed": 3}
-    old["evaluation"] = {"every": 9}
-    old["optim"]["text"] = {"lr": 1e-5, "clip": 2.0}
-    found = type(recipe).from_json(json.dumps(old))
-    assert "run.num_workers" in caplog.text and "optim.text.max_grad_norm" in caplog.text
-    assert (found.run.output_dir, found.run.num_workers) == ("runs/x", 2)
-    assert (found.run.mini_batch_size, found.run.gradient_accumulation_steps) == (8, 2)
-    assert (found.run.logging_steps, found.run.save_steps, found.evaluation.eval_steps) == (5, 7, 9)
-    assert found.optim["text"].max_grad_norm == 2
-    assert type(recipe).from_json(found.to_json()).identity() == found.identity()
-    with pytest.raises(RecipeError, match=r"run\.num_workers"):
-        recipe.replace(".".join(("run", "workers")), 2)
-
-
-@pytest.mark.parametrize("path", [f"{part}.{old}" for part in ("run", "evaluation") for old in FORMER[part].values()])
-def test_a_former_name_on_the_command_line_is_an_error_with_the_current_name(path: str) -> None:
-    with pytest.raises(RecipeError, match=rf"--{re.escape(path)} is called --\w+\.\w+ now"):
-        parse(visualcse.RECIPES, "", ["demo", f"--{path}", "1"])
-    with pytest.raises(RecipeError, match=r"--optim\.text\.\w+ is called --optim\.text\.max_grad_norm now"):
-        parse(visualcse.RECIPES, "", ["demo", f"--optim.text.{FORMER['optim']['max_grad_norm']}=1"])
-
-
-def test_renamed_settings_keep_identities() -> None:
-    changes = {"run.mini_batch_size": 8, "evaluation.eval_steps": 7, "optim.text.max_grad_norm": None}
-    recipe = visualcse.bert_base().replace("run.precision", "fp16")
-    assert (recipe.identity(), recipe.changed(changes).identity()) == ("02a997b35b2f", "afb244621dce")
 
 
 def test_steps_count_the_primary_stream() -> None:

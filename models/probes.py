@@ -29,7 +29,12 @@ CLOSE = 1e-3
 
 
 def gap(got: Tensor, want: Tensor) -> float:
-    """Return the largest difference between vectors (B, d), relative to the largest absolute value of `want`."""
+    """Return the largest difference relative to the largest absolute value of `want`; infinity if shapes differ.
+
+    Args:
+        got: Vectors, (B, d).
+        want: Vectors to compare with, (B, d).
+    """
     if got.shape != want.shape:
         return float("inf")
     return float((got - want).abs().max() / want.abs().max().clamp_min(1e-9))

@@ -37,6 +37,8 @@ class AudioTower(TowerConfig):
     def check(self) -> None:
         """Check that masks are not larger than a spectrogram, then everything else."""
         for name, size in {"mask_bins": self.input.bins, "mask_frames": self.input.frames}.items():
+            if getattr(self, name) == 1:
+                raise ValueError(f"method.tower.{name}=1 has no effect: masks are smaller than it; set 0, or 2 or more")
             if getattr(self, name) > size:
                 raise ValueError(
                     f"method.tower.{name}: {getattr(self, name)} is larger than a spectrogram, {size}; 0 disables it"

@@ -33,9 +33,9 @@ class AudioStream(LabelledStream):
     mixup_probability: float = Field(0.0, ge=0, le=1)
     """Share of clips that are mixed with a random clip of the set (0.5 in NonLing-CSE's released code, 0 in the paper)."""
     mask_bins: int = Field(0, ge=0)
-    """Width of the widest band of bins that SpecAugment masks (48 in NonLing-CSE's released code). 0: no mask."""
+    """SpecAugment masks a band of fewer than this number of bins (48 in NonLing-CSE's released code). 0: no mask."""
     mask_frames: int = Field(0, ge=0)
-    """Length of the longest stretch of frames that SpecAugment masks (192 in NonLing-CSE's released code). 0: no mask."""
+    """SpecAugment masks a stretch of fewer than this number of frames (192 in NonLing-CSE's released code). 0: no mask."""
 
     @property
     def samples(self) -> int:
@@ -47,7 +47,7 @@ class AudioStream(LabelledStream):
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
-        """Check also that no mel filter is empty and that the masks are not larger than the spectrogram."""
+        """Check also that no mel filter is empty and that the masks fit into the spectrogram."""
         super().check_settings()
         try:
             preprocess.mel_filters(self.rate, self.bins)
@@ -57,6 +57,8 @@ class AudioStream(LabelledStream):
             ("mask_bins", self.mask_bins, self.bins),
             ("mask_frames", self.mask_frames, self.frames),
         ):
+            if value == 1:
+                raise ValueError(f"{setting}=1 has no effect: masks are smaller than it; set 0, or 2 or more")
             if value > most:
                 raise ValueError(f"{setting}={value} is more than {setting.removeprefix('mask_')}={most}; lower it")
 

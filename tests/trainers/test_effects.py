@@ -123,6 +123,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "SGBERTConfig.positive": "back_translation_differs_from_sg_only_in_the_positives",
     },
     "trainers/engine/test_engine.py": {
+        "EvaluationConfig.patience_counts": "disagree_3_6_what_patience_counts_and_what_is_kept",
         "RunConfig.compile": "a_compiled_encoder_has_the_same_losses",
     },
     "trainers/engine/test_features.py": {
@@ -171,7 +172,6 @@ WITH: dict[str, dict[str, Any]] = {
     "LoRASettings.alpha": {"rank": 2},
     "LoRASettings.dropout": {"rank": 2},
     "LoRASettings.targets": {"rank": 2},
-    "EvaluationConfig.patience_counts": {"patience": 1, "evaluation.eval_steps": 1},
     "EvaluationConfig.patience": {"evaluation.eval_steps": 1},
     "EvaluationConfig.choose_untrained": {"optim.text.lr": 0.0},
     "GCLSRConfig.noise": {"variant": "paper"},

@@ -114,7 +114,7 @@ def bounds(total: int, segment: int, segments: int) -> tuple[int, int]:
 
 
 class _Segment:
-    """A segment of a set of shards: the same samples in every epoch, of which each has an order of its own."""
+    """A segment of a set of shards: the same samples in every epoch, in an order that differs between epochs."""
 
     def __init__(
         self, counts: Sequence[int], seed: int, stream: str, segment: int, segments: int, shuffle: bool = True

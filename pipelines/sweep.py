@@ -23,6 +23,7 @@ from multicse.evaluation.tables import averages, before_after, layout
 from multicse.pipelines import RULES, registry
 from multicse.pipelines.api import load_recipe, prepare
 from multicse.pipelines.cli import is_shown, parse, refuse_unused
+from multicse.trainers.engine import record
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
 from multicse.trainers.jobs import kept, results_in
@@ -160,15 +161,12 @@ def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
     from multicse.trainers.engine.output import experiment_of, locked
     from multicse.trainers.engine.stop import former_handlers
+    from multicse.trainers.tuning.folder import refuse_other
     from multicse.trainers.tuning.sweep import check_sweep, records_of
 
     check_sweep(search)
-    resumed = bool(records_of(search, folder).read(search.identity()))
-    ended = folder / "summary.json"
-    if resumed and ended.exists() and json.loads(ended.read_text())["identity"] == search.identity():
-        if (folder / "journal.jsonl").exists():  # if the driver died at the end, some records may be missing
-            sync(folder / "journal.jsonl")
-        print(f"this sweep is finished; its results are in {ended}")
+    refuse_other(search, folder)
+    if _finished(search, folder):
         return 0
     check_vectors(search.recipe)
     with former_handlers() as main:
@@ -177,8 +175,21 @@ def _start(search: Sweep, folder: Path) -> int:
         if main:  # Tune handles SIGINT only
             signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         with locked(folder, "--output"):
-            ended.unlink(missing_ok=True)  # from another sweep
-            return _train(search, folder, resumed)
+            refuse_other(search, folder)  # another process may have used it meanwhile
+            if _finished(search, folder):
+                return 0
+            return _train(search, folder, bool(records_of(search, folder).read(search.identity())))
+
+
+def _finished(made: Sweep, folder: Path) -> bool:
+    """Return whether the sweep in its folder is finished, which is printed."""
+    ended, journal = folder / "summary.json", folder / "journal.jsonl"
+    if not ended.exists() or json.loads(ended.read_text())["identity"] != made.identity():
+        return False
+    if journal.exists():  # if the driver died at the end, some records may be missing
+        sync(journal)
+    print(f"this sweep is finished; its results are in {ended}")
+    return True
 
 
 def _train(made: Sweep, folder: Path, resumed: bool) -> int:
@@ -279,12 +290,13 @@ def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
 
 
 def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
-    """Open the MLflow run of the sweep; a resumed sweep continues its earlier run."""
+    """Open the MLflow run of the sweep; a resumed sweep continues the run with its ID, unless that was deleted."""
     from multicse.trainers.engine.checks import describe_shards_of
     from multicse.trainers.engine.output import experiment_of
+    from multicse.trainers.tuning.folder import claim
 
     uri, experiment = made.recipe.run.tracking_uri or "", experiment_of(made.recipe)
-    tags = {"sweep": made.name, "sweep.identity": made.identity()}
+    tags = {"sweep": made.name, "sweep.identity": made.identity(), "sweep.id": claim(made, folder)}
     known = next((run.run_id for run in find_runs(uri, experiment, tags)), None) if resume else None
     settings = {name: getattr(made, name) for name in ("trials", "searcher", "scheduler", "seeds", "metric")}
     params = {f"sweep.{name}": value for name, value in settings.items()} | made.recipe.flat()
@@ -314,6 +326,7 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
     from multicse.trainers.tuning.sweep import own_values
 
     made, parent, folder = search.sweep, search.parent, Path(search.plan.folder)
+    record.take(folder, ["trials.json", "best.json", "summary.json"])
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
     print(final_table(trials, made.metric))
     if made.space:

@@ -92,7 +92,7 @@ def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
 
 def records(s3: S3Server) -> dict[str, dict[str, Any]]:
     """Return the records of the finished trials by trial."""
-    keys = [key for key in s3.objects("runs/") if re.search(r"/sweep-[^/]*/[^/]*\.json$", key)]
+    keys = [key for key in s3.objects("runs/") if re.search(r"/sweep-[^/]*/[^/]*_\d+\.json$", key)]
     found = [json.loads(content(s3, key)) for key in keys]
     return {record["trial_id"]: record for record in found if record["status"] in ("finished", "stopped")}
 

@@ -61,23 +61,25 @@ def inputs(recipe: Recipe) -> dict[str, str]:
     return found | {file: _of(text) for file, text in _sources(recipe).items()}
 
 
-def difference(before: Mapping[str, str], now: Mapping[str, str], run: str, start_over: str) -> str | None:
+def start_over(option: str) -> str:
+    """Return the ways out for a run, which has an option that starts over."""
+    return f"set another run.output_dir, or start over: {option}"
+
+
+def difference(before: Mapping[str, str], now: Mapping[str, str], run: str, ways: str) -> str | None:
     """Return the message that names the inputs which have changed, or None. Inputs in only one of both are not compared.
 
     Args:
         before: Inputs when the run was started.
         now: Inputs now.
         run: The run, for the message, for example ``the run in runs/demo``.
-        start_over: Options that start over, for example ``--run.resume never``.
+        ways: The ways out besides restoring the inputs, for example ``or give another --output``.
     """
     names = [name for name, digest in now.items() if digest != before.get(name, digest)]
     if not names:
         return None
     verb, them = ("has", "it") if len(names) == 1 else ("have", "them")
-    return (
-        f"{', '.join(names)} {verb} changed since {run} was started. Restore {them}, set another run.output_dir, or start "
-        f"over: {start_over}"
-    )
+    return f"{', '.join(names)} {verb} changed since {run} was started. Restore {them}, {ways}"
 
 
 def _of(*texts: str) -> str:

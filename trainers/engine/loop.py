@@ -25,7 +25,7 @@ from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
-from multicse.trainers.engine.inputs import difference, inputs
+from multicse.trainers.engine.inputs import difference, inputs, start_over
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
@@ -383,7 +383,7 @@ class Engine:
         if "segments" not in state:
             raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
         before = state.get("inputs", {})
-        if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", "--run.resume never"):
+        if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", start_over("--run.resume never")):
             raise checkpoint.CheckpointError(text)
         self.inputs |= before
         self.best = load_file(best) if best.exists() else None

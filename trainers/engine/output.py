@@ -18,7 +18,7 @@ from multicse.data.errors import command, redacted
 from multicse.trainers.engine import record
 from multicse.trainers.engine.checkpoint import Owner, Store, name_of
 from multicse.trainers.engine.checks import describe_shards_of
-from multicse.trainers.engine.inputs import difference, inputs
+from multicse.trainers.engine.inputs import difference, inputs, start_over
 from multicse.trainers.engine.journal import retire
 from multicse.trainers.engine.mlflow_server import NoSuchRun, connect
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
@@ -144,7 +144,7 @@ class Output:
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
         again = "--run.resume never" if summary is None else "--run.overwrite"
-        if text := difference(before, inputs(self.recipe), f"the run in {self.folder}", again):
+        if text := difference(before, inputs(self.recipe), f"the run in {self.folder}", start_over(again)):
             raise RecipeError(text)
 
     def owner(self) -> Owner | None:

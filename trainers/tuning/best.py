@@ -12,11 +12,9 @@ import torch
 from multicse.evaluation import statistics, tables
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
+from multicse.trainers.engine import record
 from multicse.trainers.engine.checkpoint import (
-    AVERAGE,
-    BEST,
     MANIFEST,
-    METHOD,
     build_method,
     load_method,
     module_encoder,
@@ -86,10 +84,14 @@ def deliver_best(
         output: Folder of the model.
         model: Name under which `RunHandle.finish` registers it.
     """
-    for name in (METHOD, BEST, AVERAGE):  # from a former best trial; other files of the user are kept
-        (output / "checkpoint" / name).unlink(missing_ok=True)
     seed, folder = next(iter(checkpoints(plan, trial).items()))
+    output.mkdir(parents=True, exist_ok=True)
+    for name in record.read(output).get(record.FILES, ()):  # from a former best trial; other files of the user are kept
+        if name.startswith("checkpoint/"):
+            (output / name).unlink(missing_ok=True)
     # The manifest contains the checksum of recipe.json, which is replaced below.
+    names = [f"checkpoint/{file.name}" for file in folder.iterdir() if file.name != MANIFEST]
+    record.take(output, ["recipe.json", *names])
     shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
     vectors = plan.run_folder(trial.trial_id, seed) / "vectors"
     if vectors.exists():  # word vectors that the trial trained

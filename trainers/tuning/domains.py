@@ -39,6 +39,17 @@ def described(domain: Domain) -> list[Any]:
     return [type(domain).__name__, type(sampler).__name__, content] + ([] if q is None else [q])
 
 
+def shown(domain: Domain) -> str:
+    """Return the call that makes a domain: ``loguniform(1e-05, 0.001)``."""
+    if isinstance(domain, Categorical):
+        return f"choice({domain.categories})"
+    assert isinstance(domain, (Float, Integer))
+    sampler, q = _sampler(domain)
+    name = ("q" if q else "") + ("log" if isinstance(sampler, LogUniform) else "")
+    limits = [domain.lower, domain.upper] + ([q] if q else [])
+    return f"{name}{'randint' if isinstance(domain, Integer) else 'uniform'}({', '.join(map(str, limits))})"
+
+
 def _sampler(domain: Domain) -> tuple[Any, float | None]:
     """Return the sampler of a domain, and the number whose multiples are its values, or None."""
     sampler = domain.get_sampler()

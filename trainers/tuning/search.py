@@ -211,11 +211,14 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
     """
     plan, parent = search.plan, search.parent
     known = {one.trial_id: one for one in search.trials.values()}
-    wanted = {"mlflow.parentRunId": plan.parent} | ({"sweep.trial": trial_id} if trial_id else {})
+    wanted = {"sweep.id": plan.run} | ({"sweep.trial": trial_id} if trial_id else {})
     try:
         for run in find_runs(parent.uri, plan.experiment, wanted):
-            one = known[run.tags["sweep.trial"]]
-            if run.status != "RUNNING" and run.tags.get("sweep.status") == one.status:
+            if "sweep.trial" not in run.tags:  # the sweep's own
+                continue
+            one, nested = known[run.tags["sweep.trial"]], {"mlflow.parentRunId": plan.parent}
+            ended = run.status != "RUNNING" and run.tags.get("sweep.status") == one.status
+            if ended and nested.items() <= run.tags.items():  # not so if the sweep's run was deleted and created again
                 continue
             # Send the metrics that the trial's process could not send; from its last checkpoint if it ran on another node.
             seed = int(run.tags["sweep.seed"])
@@ -223,7 +226,7 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
             if not journal.exists():
                 plan.store(search.sweep.recipe, one.trial_id, seed).fetch(JOURNAL, journal.parent)
             drain(journal, parent.uri, run.run_id, timeout=5)
-            tags = {"sweep.number": str(one.number), "sweep.status": one.status, "sweep.step": str(one.step)}
+            tags = {**nested, "sweep.number": str(one.number), "sweep.status": one.status, "sweep.step": str(one.step)}
             tags |= {} if one.best is None else {"sweep.best": str(one.best)}
             tags |= {"sweep.error": one.error[:500]} if one.error else {}
             rename(parent.uri, run.run_id, f"trial {one.number}", tags)

@@ -14,6 +14,7 @@ from ray.tune.search.sample import Domain
 
 from multicse.data.errors import redacted
 from multicse.trainers import registry
+from multicse.trainers.engine import record
 from multicse.trainers.engine.checks import check, check_streams
 from multicse.trainers.engine.launch import resolve, with_uploaded_shards
 from multicse.trainers.engine.mlflow_server import source_tags
@@ -170,6 +171,7 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         experiment=experiment_of(sweep.recipe),
         parent=parent.run_id,
         seeds=sweep.seeds,
+        run=str(record.read(folder).get("run", "")),
         source=source_tags(),
         methods=registry.loaded(),
     )

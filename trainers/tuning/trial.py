@@ -23,7 +23,6 @@ from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
 from multicse.trainers.engine.checks import check, describe_shards_of
 from multicse.trainers.engine.cluster import quiet, to_foreground
 from multicse.trainers.engine.hosts import Host
-from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import JOURNAL, OUTLIVES, WRITER, locked, store_of
@@ -61,6 +60,8 @@ class Plan:
     """MLflow run of the sweep."""
     seeds: tuple[int, ...]
     """Seeds of every trial, at least one."""
+    run: str = ""
+    """ID of the sweep, by which MLflow runs of its trials are found."""
     source: Mapping[str, str] = field(default_factory=dict)
     """Result of `source_tags` on the driver; a trial's process runs a script of Ray."""
     methods: Mapping[str, str] = field(default_factory=dict)
@@ -161,22 +162,19 @@ def metrics_of(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHandle:
-    """Open the MLflow run of a trial's seed, nested in the sweep's run; after a restart, the same run.
+    """Open the MLflow run of a trial's seed, nested in the sweep's run; after a restart, the same run if it still exists.
 
     It waits up to `PATIENCE` for a server that does not respond, so that an outage does not use up the trials.
     """
     uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output_dir) / JOURNAL
-    own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
-    tags = {f"changed.{path}": str(value) for path, value in changes.items()}
+    own = {"sweep.id": plan.run, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
+    tags = {"mlflow.parentRunId": plan.parent} | {f"changed.{path}": str(value) for path, value in changes.items()}
     data, end, pause = describe_shards_of(recipe), time.monotonic() + PATIENCE, 1.0
     while True:
         try:
-            found = (Journal(journal).header() or {}).get("run_id")
-            if found is None:
-                runs = find_runs(uri, plan.experiment, own)
-                found = runs[0].run_id if runs else None
+            runs = find_runs(uri, plan.experiment, own)  # a deleted run is not found
             everything = {**own, "identity": recipe.identity(), **tags, **plan.source}
-            name = f"trial {trial_id}"
+            name, found = f"trial {trial_id}", runs[0].run_id if runs else None
             return open_run(uri, plan.experiment, name, recipe.flat(), everything, found, journal, data)
         except Exception as error:
             if time.monotonic() > end:

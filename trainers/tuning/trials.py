@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -71,10 +71,8 @@ class Records:
         found = {}
         for info in listed:
             if info.base_name.startswith(f"{identity}_") and info.extension == "json":
-                with self._files.open_input_stream(info.path) as source:
-                    content = source.read()
                 try:
-                    trial = Trial(**json.loads(content))
+                    trial = Trial(**json.loads(self._read(info.path)))
                 except (ValueError, TypeError) as error:
                     raise RecipeError(f"trial record {info.path} is damaged ({error}); remove it") from error
                 found[trial.number] = trial
@@ -83,6 +81,22 @@ class Records:
     def write(self, trial: Trial) -> None:
         """Write the record of a trial."""
         retry(lambda: self._write(f"{self._root}/{trial.trial_id}.json", json.dumps(asdict(trial)).encode()))
+
+    def keep(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write another JSON file to the same place."""
+        retry(lambda: self._write(f"{self._root}/{name}", json.dumps(content, indent=2).encode()))
+
+    def kept(self, name: str) -> dict[str, Any]:
+        """Return the content of a file that `keep` wrote; empty if there is none."""
+        try:
+            found: dict[str, Any] = json.loads(retry(lambda: self._read(f"{self._root}/{name}")))
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _read(self, file: str) -> bytes:
+        with self._files.open_input_stream(file) as source:
+            return bytes(source.read())
 
     def _write(self, file: str, content: bytes) -> None:
         self._files.create_dir(self._root)

@@ -19,7 +19,7 @@ from multicse.models.towers import ViTTower
 from multicse.trainers import registry
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
-from multicse.trainers.engine.inputs import difference, digest_of, inputs
+from multicse.trainers.engine.inputs import difference, digest_of, inputs, start_over
 from multicse.trainers.engine.output import Output
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
@@ -237,8 +237,8 @@ def test_of_a_large_file_every_tensor_is_looked_at(tmp_path: Path, monkeypatch: 
 
 def test_the_message_names_everything_that_has_changed() -> None:
     before = {"encoder.path": "1", "my.py": "1", "gone": "1"}
-    assert difference(before, {"encoder.path": "1", "new": "2"}, "the run in x", "--again") is None
-    assert difference(before, {"encoder.path": "2", "my.py": "2"}, "the run in x", "--again") == (
+    assert difference(before, {"encoder.path": "1", "new": "2"}, "the run in x", start_over("--again")) is None
+    assert difference(before, {"encoder.path": "2", "my.py": "2"}, "the run in x", start_over("--again")) == (
         "encoder.path, my.py have changed since the run in x was started. Restore them, set another run.output_dir, or "
         "start over: --again"
     )

@@ -34,6 +34,8 @@ CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders in a run's folder: checkpoints, exported model, state of Ray Train during training."""
 INPUTS = "inputs"
 """Key of the digests of a run's inputs in its note, see `inputs`."""
+SWEEP = "sweep"
+"""Key of the name of a sweep, in the note in a sweep's folder."""
 DRIVER, WRITER = ".lock", ".writer.lock"
 """Locks in a run's output: of the driver, and of the worker that writes there."""
 OUTLIVES = 60.0
@@ -84,6 +86,8 @@ class Output:
         Raises:
             RecipeError: If the folder contains a run of another recipe or with other inputs.
         """
+        if SWEEP in record.read(self.folder):  # a run never replaces one, also not with --run.overwrite
+            raise RecipeError(f"run.output_dir={str(self.folder)!r} is the folder of a sweep; set another folder")
         if self.recipe.run.overwrite:
             return None
         if self.folder.exists() and not self.folder.is_dir():

@@ -10,13 +10,13 @@ from ray.tune.search.sample import Categorical
 
 from multicse.trainers.engine import record
 from multicse.trainers.engine.inputs import difference, inputs
-from multicse.trainers.engine.output import INPUTS
+from multicse.trainers.engine.output import INPUTS, SWEEP
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.domains import shown
 from multicse.trainers.tuning.sweep import Sweep, records_of
 
-RUN, SWEEP, OUTPUT, SETTINGS = "run", "sweep", "output", "settings"
-"""Fields of the record: ID, name, folder and settings of the sweep."""
+RUN, OUTPUT, SETTINGS = "run", "output", "settings"
+"""Fields of the record besides name and inputs: ID, folder and settings of the sweep."""
 WRITTEN = (
     "best",
     "best.json",

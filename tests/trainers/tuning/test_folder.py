@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine import record
+from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.tracking import RunHandle, connect
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import trial as trials
@@ -65,9 +66,16 @@ def test_a_folder_with_files_of_others_is_refused(name: str, made: Sweep, tmp_pa
     refuse_other(made, folder / "lost")  # a sweep of these settings whose record was lost
 
 
-def test_the_folder_of_a_run_is_refused(made: Sweep, tmp_path: Path) -> None:
-    record.write_json(tmp_path / record.NOTE, {"run": "1a2b", "identity": "x"})
-    refused(made, tmp_path, "folder of a run")
+def test_sweeps_and_runs_refuse_the_folders_of_each_other(made: Sweep, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    record.write_json(tmp_path / "run" / record.NOTE, {"run": "1a2b", "identity": "x"})
+    refused(made, tmp_path / "run", "folder of a run")
+    claim(made, tmp_path / "sweep")
+    before = files_of(tmp_path / "sweep")
+    for changes in ({}, {"run.overwrite": True}, {"run.resume": "never"}):
+        with pytest.raises(RecipeError, match="folder of a sweep"):
+            fit(made.recipe.changed({"run.output_dir": str(tmp_path / "sweep"), **changes}))
+    assert files_of(tmp_path / "sweep") == before
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])

@@ -48,7 +48,7 @@ from PIL import Image
 
 from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
-from multicse.data.errors import DecodeError
+from multicse.data.errors import DataError, DecodeError
 from multicse.data.pack import UNUSABLE, folder_files
 from multicse.data.shard_writer import LeftOut, Output, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
@@ -59,6 +59,7 @@ from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
+from multicse.pipelines.describe import verify
 from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024
@@ -177,6 +178,14 @@ def read_shards(folder: Path, kind: str) -> Found:
                 str(error).encode()
                 bad += 1
     return Found(items, bad)
+
+
+def read_verified(folder: Path, kind: str) -> Found:
+    """Read every sample; if none is bad, compare the files with their manifest, as ``describe.py --verify`` does."""
+    found = read_shards(folder, kind)
+    if not found.bad and (wrong := verify(str(folder))):
+        raise DataError(f"{folder}: {'; '.join(wrong)}")
+    return found
 
 
 def make_folder(folder: Path) -> None:
@@ -358,7 +367,9 @@ def _targets() -> Iterator[Target]:
     for kind in KINDS:
         make, read = partial(make_shards, kind=kind), partial(read_shards, kind=kind)
         damage = (shard, shard, shard, ("dataset.json", ANY), ("*.index.gz", ANY))
-        yield Target(f"{kind} shards", partial(make, manifest=True), read, damage, checksum=True)
+        yield Target(
+            f"{kind} shards", partial(make, manifest=True), partial(read_verified, kind=kind), damage, checksum=True
+        )
         yield Target(f"{kind} shards, no manifest", partial(make, manifest=False), read, (shard,))
     for form, damages in TABLE.items():
         make, read = partial(make_table, form=form), partial(read_shards, kind="text")

@@ -7,7 +7,6 @@ of the `wids` library) contains the number of samples per shard, so that a run i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -20,8 +19,6 @@ from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
-
-from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
@@ -511,38 +508,23 @@ def size_and_sha256(url: str) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=4096)
-def _verify_shard(shard: Shard, checksum: str) -> str | None:
-    """Return how a file differs from its entry in `dataset.json`; None without a difference, or without size and sha256.
+def _other_size(shard: Shard, checksum: str) -> str | None:
+    """Return how the size of a file differs from its entry in `dataset.json`; None if it does not, or if none is given.
 
-    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder records it.
-    Remote stores have their own checksums, and ``describe.py --verify`` hashes their files.
+    ``describe.py --verify`` also compares the hashes. `checksum` lets a changed file be looked at again.
     """
     fs, path = filesystem(shard.url)
-    size, repair = fs.size(path), "copy it again, or pack it again"
-    if shard.bytes >= 0 and size is not None and size != shard.bytes:
-        return f"{shard.url} has {size:,} bytes, but {shard.bytes:,} in its {MANIFEST}; {repair}"
-    if shard.sha256 is None or not isinstance(fs, LocalFileSystem):
+    size = fs.size(path)
+    if shard.bytes < 0 or size in (None, shard.bytes):
         return None
-    stamp = limits.cache_path("shards", f"{shard.url} {checksum} {shard.sha256}")
-    if stamp.exists():
-        return None
-    _, digest = size_and_sha256(shard.url)
-    if digest != shard.sha256:
-        return (
-            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., in {MANIFEST} "
-            f"{str(shard.sha256)[:12]}...); {repair}"
-        )
-    with contextlib.suppress(OSError):  # if the cache cannot be written, every process hashes
-        stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.touch()
-    return None
+    return f"{shard.url} has {size:,} bytes, but {shard.bytes:,} in its {MANIFEST}; copy it again, or pack it again"
 
 
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     """Yield the samples at the given positions, one per position.
 
     A position that cannot be read gives a BadSample: in a truncated or damaged tar, if a field occurs twice, and everywhere
-    in a file with another size or sha256 than in its `dataset.json`.
+    in a file with another size than in its `dataset.json`.
 
     Args:
         shard: Shard.
@@ -566,7 +548,7 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     fs, path = filesystem(shard.url)
     checksum = checksum_of(shard.url)
-    wrong = _verify_shard(shard, checksum)
+    wrong = _other_size(shard, checksum)
     if table_kind(shard.url):
         unread = ((f"{position:08d}", wrong) for position in indexes)
         for key, found in unread if wrong is not None else tables.read(shard.url, indexes):

@@ -68,7 +68,7 @@ class ScheduleConfig(Settings):
 
     def check(self) -> None:
         """Raise ValueError, which starts with the name of the setting, for settings without effect."""
-        each = [self, *self.groups.values()]
+        each: list[ScheduleConfig | GroupOverride] = [self, *self.groups.values()]
         if {one.schedule for one in each} <= {"constant", None} and not any(one.warmup for one in each):
             refuse_idle(self, ["ahead"], "the schedule is constant; set schedule or warmup")
 

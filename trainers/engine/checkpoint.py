@@ -216,7 +216,7 @@ def callback_state(name: str, callback: Any) -> Any:
 
 
 class Written(NamedTuple):
-    """What the manifest of a checkpoint says."""
+    """Content of the manifest of a checkpoint."""
 
     files: dict[str, str]
     """SHA-256 by file name."""
@@ -247,7 +247,7 @@ class Store:
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
         local: Local folder for uploads and downloads, if `place` is a URL.
-        keep_every: Checkpoints of all steps that it divides are permanent. Of the others, the latest `KEPT` are kept.
+        keep_every: Checkpoints of all steps that it divides are permanent; the latest `KEPT` of the others are kept.
         run: ID of the run. If None, checkpoints of every run are read, and those without an ID removed.
     """
 
@@ -271,7 +271,7 @@ class Store:
 
     @property
     def trouble(self) -> str | None:
-        """What the progress line says while checkpoints cannot be written, otherwise None."""
+        """Text for the progress line while checkpoints cannot be written, otherwise None."""
         if self._error is None:
             return None
         return "NO CHECKPOINT could be written" + ("" if self.saved is None else f" since step {self.saved}")
@@ -396,7 +396,7 @@ class Store:
             raise self._unreachable(error) from None
 
     def written(self, step: int) -> Written | None:
-        """Return what the manifest of a step says, or None if there is none that can be read."""
+        """Return the content of the manifest of a step, or None if it cannot be read."""
         if step not in self._known:
             try:
                 self._known[step] = self._read_manifest(step)
@@ -469,7 +469,7 @@ class Store:
         self.tidy()
         part = self.local / f"{name_of(step)}{PART}"
         part.mkdir(parents=True)
-        before = self.written(step)  # of an attempt that went on from an earlier step, since this one was damaged
+        before = self.written(step)  # of an attempt that continued from an earlier step, since this one was damaged
         permanent = bool((before and before.permanent) or (self.keep_every and step % self.keep_every == 0))
         try:
             write_files(part)

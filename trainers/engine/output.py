@@ -253,7 +253,7 @@ class Output:
         return handle
 
     def _store(self) -> Store:
-        """Return the store of the run's checkpoints; of a run that goes on in a moved folder, the store in its record."""
+        """Return the store of the run's checkpoints; of a run that continues in a moved folder, the store in its record."""
         run, note = self.recipe.run, record.read(self.folder)
         goes_on = self._is_ours(note) and not run.overwrite and run.resume != "never"
         return store_of(self.recipe, (note.get("store") or None) if goes_on else None)

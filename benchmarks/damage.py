@@ -114,8 +114,13 @@ def binary_texts(data: bytes, rng: np.random.Generator) -> bytes:
 
 
 def utf16(data: bytes, rng: np.random.Generator) -> bytes:
-    """Encode a text as UTF-16."""
-    return data.decode().encode(pick(rng, ["utf-16", "utf-16-le", "utf-16-be"]))
+    """Encode a text as UTF-16 without the mark that names it."""
+    return data.decode().encode(pick(rng, ["utf-16-le", "utf-16-be"]))
+
+
+def marked_utf16(data: bytes, rng: np.random.Generator) -> bytes:
+    """Encode a text as UTF-16 with a mark, as spreadsheets do."""
+    return data.decode().encode("utf-16")
 
 
 def no_text(data: bytes, rng: np.random.Generator) -> bytes:
@@ -146,15 +151,15 @@ def _with_texts(data: bytes, column: Callable[[list[str]], pa.Array]) -> bytes:
     return new.getvalue()
 
 
-SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, quoted_cells, binary_texts}
+SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, quoted_cells, binary_texts, marked_utf16}
 """Changes after which the same samples must be read."""
 NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists}
 """Damage that must cause an error or a bad sample."""
 TABLE: dict[str, list[Damage]] = {
-    "csv": [line_ends, blank_line, marked, rewritten, stray_mark, utf16, zero_in_text],
-    "tsv": [line_ends, blank_line, marked, stray_mark, quoted_cells, utf16, zero_in_text],
-    "txt": [line_ends, blank_line, marked, utf16, zero_in_text],
-    "jsonl": [line_ends, blank_line, marked, utf16, no_text],
+    "csv": [line_ends, blank_line, marked, rewritten, stray_mark, utf16, marked_utf16, zero_in_text],
+    "tsv": [line_ends, blank_line, marked, stray_mark, quoted_cells, utf16, marked_utf16, zero_in_text],
+    "txt": [line_ends, blank_line, marked, utf16, marked_utf16, zero_in_text],
+    "jsonl": [line_ends, blank_line, marked, utf16, marked_utf16, no_text],
     "parquet": [binary_texts, lists],
     "arrow": [],
 }

@@ -86,7 +86,7 @@ class MoCoUTRLConfig(MethodConfig):
             refuse_idle(self, token, "the token loss has weight 0; set method.balance below 1", "method.")
         if self.choices.token_loss != "triplet":
             refuse_idle(self, ["margin"], "only the token loss 'triplet' has one; set method.token_loss triplet", "method.")
-        if self.choices.token_loss == "rows":
+        if self.choices.token_loss == "rows" and self.perturbation:  # False is what happens
             refuse_idle(self, ["perturbation"], "the token loss 'rows' uses the dictionary unchanged", "method.")
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:

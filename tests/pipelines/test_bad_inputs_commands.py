@@ -32,7 +32,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe small.json --run.output_dir sentences.txt": ("run.output_dir", "sentences.txt"),
     "visualcse --recipe small.json --run.tracking_uri sqlite:////proc/x.db": "run.tracking_uri='sqlite:////proc/x.db'",
     "visualcse --recipe small.json --run.precision fp16": "run.precision='fp16'",
-    "visualcse --recipe small.json --run.gpus_per_worker 64": "run.gpus_per_worker=64",
+    "visualcse --recipe small.json --run.threads None --run.gpus_per_worker 64": "run.gpus_per_worker=64",
     "visualcse --recipe small.json --run.num_workers 3": "streams.text.batch_size=16",
     "visualcse --recipe small.json --run.resume must": "run.resume='must'",
     "visualcse --recipe small.json --run.mini_batch_size -4": "run.mini_batch_size: Input should be greater",
@@ -199,8 +199,8 @@ def test_a_wrong_command_names_setting_and_remedy(
             "streams.text.segments=8 with batch_size=24",
         ),
         ({}, {"nodes": 2}, "run.storage=None cannot be reached from several nodes; set it, or MULTICSE_STORAGE"),
-        ({"run.storage": "s3://bucket/runs"}, {"nodes": 2}, "run.tracking_uri"),
-        ({"run.storage": "s3://b/runs", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),
+        ({"run.storage": "file://FOLDER"}, {"nodes": 2}, "run.tracking_uri"),
+        ({"run.storage": "file://FOLDER", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),
     ],
 )
 def test_settings_that_do_not_fit_recipe_or_cluster_are_named(
@@ -211,6 +211,8 @@ def test_settings_that_do_not_fit_recipe_or_cluster_are_named(
     (tmp_path / "set" / "train.jsonl").write_text("".join(f'{{"text": "Number {i}"}}\n' for i in range(64)))
     if "hf://SET" in changes.values():
         changes = {**changes, "streams.text.shards": f"hf://{tmp_path}/set"}
+    if changes.get("run.storage") == "file://FOLDER":
+        changes = {**changes, "run.storage": f"file://{tmp_path}/runs"}
     with pytest.raises(ValueError, match=re.escape(named)):
         check(recipe.changed(changes))
         check_cluster(recipe.changed(changes), **{"cpus": 4, **cluster})

@@ -199,8 +199,8 @@ def cc3m(folder: Path) -> Expected:
             put(folder, {f"{name}.jpg": png(i), f"{name}.txt": f"caption\u2028 {i}", f"{name}.json": "{}"})
         put(folder, {f"{part}/00001.parquet": b"", f"{part}/00001_stats.json": "{}"})
     return {
-        "shards/cc3m": [(f"caption\u2028 {i}", None, png(i)) for i in (1, 2)],
-        "shards/cc3m-val": [(f"caption\u2028 {i}", None, png(i)) for i in (5, 6)],
+        "shards/cc3m": [(f"caption {i}", None, png(i)) for i in (1, 2)],
+        "shards/cc3m-val": [(f"caption {i}", None, png(i)) for i in (5, 6)],
     }
 
 

@@ -48,7 +48,7 @@ def test_the_recipe_selects_the_device_and_an_unused_gpu_is_logged(
         raise Trained
 
     uri = f"sqlite:///{shutil.copy(tables, tmp_path / 'mlflow.db')}"
-    changes = {"run.tracking_uri": uri, "run.gpus_per_worker": gpus}
+    changes = {"run.tracking_uri": uri, "run.gpus_per_worker": gpus, "run.threads": None if gpus else 1}
     with patch.object(launch, "Engine", engine), pytest.raises(Trained):
         launch.fit(four_steps(recipe, tmp_path, changes))
     assert seen[0].device == torch.device(device)
@@ -62,6 +62,7 @@ def test_describing_a_recipe_creates_no_cuda_context(tmp_path: Path, monkeypatch
 
 
 def test_workers_do_not_share_a_gpu(recipe: Recipe) -> None:
+    recipe = recipe.replace("run.threads", None)
     check_settings(recipe.changed({"run.num_workers": 1, "run.gpus_per_worker": 0.5}))
     with pytest.raises(RecipeError, match=r"run\.gpus_per_worker=0\.5 with run\.num_workers=2.*NCCL"):
         check_settings(recipe.changed({"run.num_workers": 2, "run.gpus_per_worker": 0.5}))

@@ -204,6 +204,7 @@ def _train_and_export(recipe: Recipe, handle: RunHandle, output: Output, stop: S
     finally:
         sent = handle.finish(status)
     summary["sent"] = sent
+    record.take(output.folder, [SUMMARY])
     output.finish(summary)
     return summary
 

@@ -171,7 +171,7 @@ class Output:
             moved = owner.host in ("", socket.gethostname()) and owner.output and not Path(owner.output).exists()
             ours = owner.output == str(self.folder) or (bool(moved) and same)
         else:
-            ours = owner.output == str(self.folder) or (self.folder / RECIPE).exists()
+            ours = owner.output == str(self.folder) or same
         if not ours:
             where = f"{owner.output or 'an unknown folder'}{f' on {owner.host}' if owner.host else ''}"
             raise RecipeError(
@@ -232,8 +232,10 @@ class Output:
         if not note:  # of a user, or of a run whose record was lost
             for name in (SUMMARY, SKIPPED, EXPORT, *(() if owner else (RECIPE,))):
                 record.set_aside(self.folder / name)
+        elif not mine:  # a user's file would count as the result of the new run
+            record.set_aside(self.folder / SUMMARY)
         # The record comes first, so that whatever is found later belongs to a run that it names.
-        former = [one for one in _runs(note) if one != store.run]
+        former = [one for one in dict.fromkeys([*_runs(note), owner and owner.run]) if one not in (None, store.run)]
         fresh = {RUN: store.run, FORMER: former, "identity": self.recipe.identity(), "storage": self._storage()}
         fresh["store"] = store.name if run.storage else ""
         record.write_json(self.folder / record.NOTE, mine | fresh)
@@ -348,8 +350,8 @@ class Output:
         for store in (self.store, Store(str(self.folder / CHECKPOINT))) if store_too else ():  # the second has downloads
             store.clear(runs, permanent=self.recipe.run.overwrite)
         if note:
-            former = (f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))  # of an earlier version
-            for name in [*note.get(record.FILES, ()), *former, SUMMARY, SKIPPED]:
+            former = [SUMMARY, SKIPPED, *(f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))]  # of an earlier version
+            for name in note.get(record.FILES, ()) if RUN in note else former:
                 (self.folder / name).unlink(missing_ok=True)
         retire(self.journal)
         shutil.rmtree(self.folder / RAY, ignore_errors=True)

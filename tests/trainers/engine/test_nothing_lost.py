@@ -205,7 +205,10 @@ class Commands(RuleBasedStateMachine):
         self.world = World()
         self.lines: dict[str, int] = {}
         """Number of the folder at a path, which goes with it when it is moved."""
+        self.ran: dict[str, set[int]] = {}
+        """Numbers of the folders that commands ran in, by path."""
         self.parents: dict[int, set[int]] = {}
+        """Numbers of the folders that a folder is a copy of."""
         self.files: dict[Path, Written] = {}
         self.last: Command | None = None
         self.expected: int | None = None
@@ -220,6 +223,10 @@ class Commands(RuleBasedStateMachine):
         files = (file for file in self.root.rglob("*") if file.is_file() and file.name not in CONTROL)
         return {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
+    def ancestors(self, line: int) -> set[int]:
+        """A folder and those that it is a copy of."""
+        return {line, *self.parents.get(line, ())}
+
     def place(self, storage: str) -> str | None:
         return {"": None, "disk": str(self.root / "disk"), "file://": f"file://{self.root}/url"}[storage]
 
@@ -227,6 +234,9 @@ class Commands(RuleBasedStateMachine):
         """Carry out a command, compare all files, and return how it ended."""
         folder, world = self.root / asked.folder, self.world
         line = world.line = self.lines.setdefault(asked.folder, next(NUMBERS))
+        # Without a record, a folder is the one that was at its path.
+        lines = self.ancestors(line) | (self.ran.get(asked.folder, set()) if not record.read(folder) else set())
+        self.ran.setdefault(asked.folder, set()).add(line)
         world.dies_at, world.dies_in, world.started, world.read_state, world.stores = dies_at, dies_in, None, None, []
         recipe = self.recipe.changed(
             {
@@ -255,21 +265,23 @@ class Commands(RuleBasedStateMachine):
             ended = "died"
         note(f"{ended}, started at {world.started}")
         event(ended)
-        self.compare(before, line, known | ids(record.read(folder)), asked, ended, folder)
+        self.compare(before, lines, line, known | ids(record.read(folder)), asked, ended, folder)
         if state := world.read_state:
             assert state["identity"] == recipe.identity(), "a checkpoint of another recipe was read"
-            assert state["line"] in {line, *self.parents.get(line, ())}, "a checkpoint of another folder was read"
+            assert state["line"] in lines, "a checkpoint of another folder was read"
         return ended
 
-    def compare(self, before: dict[Path, str], line: int, known: set[str], asked: Command, ended: str, folder: Path) -> None:
+    def compare(
+        self, before: dict[Path, str], lines: set[int], line: int, known: set[str], asked: Command, ended: str, folder: Path
+    ) -> None:
         after, now = self.found(), record.read(folder).get("run")
         for file, content in before.items():
             one = self.files[file]
             if after.get(file) == content or any(after[other] == content for other in _renamed(file, self.root)):
                 continue
             where = file.relative_to(self.root)
-            assert ended != "refused" or one.line == line, f"a refused command changed {where}"
-            assert one.line == line, f"{where} of {one.line} was deleted or replaced"
+            assert ended != "refused", f"a refused command changed {where}"
+            assert one.line in lines, f"{where} of {one.line} was deleted or replaced"
             assert one.run in known, f"{where} of run {one.run} was deleted or replaced; the records name {known}"
             if one.permanent and file.name == "method.safetensors":
                 assert asked.overwrite, f"the permanent {where} was deleted"
@@ -368,16 +380,18 @@ class Commands(RuleBasedStateMachine):
             return
         new.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(old, new) if copies else old.rename(new)
-        line = self.lines.setdefault(where, next(NUMBERS))
         inside = {file: one for file, one in self.files.items() if file.is_relative_to(old)}
-        if copies:
+        line = self.lines.get(where)
+        if line is None:
+            pass  # no command has run in it
+        elif copies:
             self.lines[goal] = next(NUMBERS)
-            self.parents[self.lines[goal]] = {line, *self.parents.get(line, ())}
+            self.parents[self.lines[goal]] = self.ancestors(line)
         else:
             self.lines[goal] = self.lines.pop(where)
-            for file in inside:
-                del self.files[file]
         for file, one in inside.items():
+            if not copies:
+                del self.files[file]
             mine = one.line if one.line == USER or not copies else self.lines[goal]
             self.files[new / file.relative_to(old)] = replace(one, line=mine)
         if self.last is not None and self.last.folder in (where, goal):
@@ -409,7 +423,10 @@ class Commands(RuleBasedStateMachine):
         source, target = data.draw(st.sampled_from(manifests)).parent, data.draw(st.sampled_from(targets))
         runs = [(record.read_json(file) or {}).get("run") for file in target.parent.rglob("*.json")]
         new = target / name_of(data.draw(st.sampled_from((1, 5, 7))))
-        if new.exists() or (record.read_json(source / "manifest.json") or {}).get("run") in runs:
+        line = self.files[source / "manifest.json"].line
+        there = self.lines.get(str(target.parent.relative_to(self.root)), USER)
+        own = (record.read_json(source / "manifest.json") or {}).get("run") in runs or line in self.ancestors(there)
+        if new.exists() or own:
             return
         shutil.copytree(source, new)
         for file in new.iterdir():

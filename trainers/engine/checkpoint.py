@@ -408,7 +408,7 @@ class Store:
 
     def _read_manifest(self, step: int) -> Written:
         found = _parsed(self._text(f"{name_of(step)}/{MANIFEST}"))
-        if found.run is None:  # an earlier version's manifest does not say whether it is permanent
+        if found.run is None:  # an earlier version's manifest does not tell whether it is permanent
             with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
                 every = json.loads(self._text(f"{name_of(step)}/{RECIPE}"))["run"]["keep_every"]
                 found = found._replace(permanent=found.permanent or step % every == 0)

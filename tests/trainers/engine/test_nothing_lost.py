@@ -329,10 +329,16 @@ class Commands(RuleBasedStateMachine):
         keep=st.sampled_from((None, 2, 3)),
         dies_at=st.sampled_from((None, 3, 5, 7, 8)),
         dies_in=st.sampled_from((None, None, None, "claim", "open_run", "deliver")),
+        loses=st.sampled_from((None, None, "folder", "run.json")),
     )
-    def repeat(self, keep: int | None, dies_at: int | None, dies_in: str | None) -> None:
-        """The same command, also with another `keep_every`, goes on where the run was."""
+    def repeat(self, keep: int | None, dies_at: int | None, dies_in: str | None, loses: str | None) -> None:
+        """The same command goes on where the run was, also with another `keep_every` and after a loss."""
         assert self.last is not None
+        if loses == "folder":
+            self.lose_a_disk(self.last.folder)
+        elif loses:
+            (self.root / self.last.folder / loses).unlink(missing_ok=True)
+            self.files.pop(self.root / self.last.folder / loses, None)
         expected = self.expected
         self.carry_out(replace(self.last, keep_every=keep, resume="auto", overwrite=False), dies_at, dies_in)
         if expected is not None and self.world.started is not None:

@@ -66,6 +66,10 @@ def test_permanent_checkpoints_are_not_deleted(tmp_path: Path) -> None:
             store.save(step, fill(f"step {step}"), wait=True)
         assert store.steps() == [16, 14, 12, 6]
         assert (store.get(6) / "weights").read_text() == "step 6"
+        store = Store(place, tmp_path / "local")  # another attempt, which repeats step 6, since it was damaged
+        for step in (6, 18, 20):
+            store.save(step, fill(f"step {step}"), wait=True)
+        assert store.steps() == [20, 18, 12, 6]
 
 
 def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

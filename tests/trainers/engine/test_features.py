@@ -71,7 +71,7 @@ def _worker(rank: int, folder: str) -> None:
     launch.Host.rank, launch.Host.world_size = rank, 2
     launch.log_figures = lambda *_: None
     if rank:  # transformers saves models on the first rank only
-        launch.check_vectors = lambda _: None
+        launch.check_vectors = lambda recipe: None
     with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
         launch.fit(recipe)
 

@@ -432,6 +432,7 @@ class Commands(RuleBasedStateMachine):
         line = self.files[source / "manifest.json"].line
         there = self.lines.get(str(target.parent.relative_to(self.root)), USER)
         own = (record.read_json(source / "manifest.json") or {}).get("run") in runs or line in self.ancestors(there)
+        own = own or any(one.line == line for file, one in self.files.items() if file.is_relative_to(target))
         if new.exists() or own:
             return
         shutil.copytree(source, new)

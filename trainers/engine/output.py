@@ -169,7 +169,7 @@ class Output:
             ours = owner.run in known and not (self.recipe.run.storage and copied)
         elif self.recipe.run.storage:  # the record was lost, with the folder or alone, or an earlier version wrote it
             moved = owner.host in ("", socket.gethostname()) and owner.output and not Path(owner.output).exists()
-            # A folder with another record may stand where the run's folder was, which was moved: then nothing is deleted.
+            # With another record, it may be a new folder at the path of a folder that was moved: then nothing is deleted.
             starts_over = self.recipe.run.overwrite or self.recipe.run.resume == "never"
             here = owner.output == str(self.folder) and not (note and starts_over)
             ours = here or (bool(moved) and same)

@@ -351,9 +351,18 @@ def load_encoder(
 
 
 def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
-    """Let an encoder encode texts one by one if vectors depend on the other texts of a batch; return the encoder."""
-    alone = np.concatenate([encoder.encode([text]) for text in PROBES])
-    if gap(torch.from_numpy(encoder.encode(PROBES)), torch.from_numpy(alone)) > ROUNDED:
+    """Let an encoder encode texts one by one if vectors depend on the other texts of a batch; return the encoder.
+
+    Raises:
+        EvaluationError: If the size of a vector depends on its text.
+    """
+    alone = [encoder.encode([text]) for text in PROBES]
+    if len(sizes := {one.shape[1] for one in alone}) > 1:
+        raise EvaluationError(
+            f"{encoder.path} gives vectors of different sizes ({', '.join(map(str, sorted(sizes)))}) for different texts; its "
+            "config.json does not fit its weights or its modules: copy the complete folder again"
+        )
+    if gap(torch.from_numpy(encoder.encode(PROBES)), torch.from_numpy(np.concatenate(alone))) > ROUNDED:
         logger.warning(
             "%s: vectors depend on the other texts of a batch, so texts are encoded one by one, which is slow", encoder.path
         )

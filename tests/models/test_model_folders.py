@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ from transformers import (
     XLNetModel,
 )
 
-from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.encoder import load_encoder, without_neighbours
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
 from multicse.models.probes import check_vectors
@@ -374,6 +375,12 @@ def test_evaluation_encodes_one_by_one_if_vectors_depend_on_the_batch(tmp_path: 
     folder, texts = funnel(tmp_path / "model"), [text for text in TEXTS if text]
     want = vectors_of_sentence_transformers(folder, texts)
     assert np.abs(load_encoder(folder).encode(texts) - want).max() < 2e-6
+
+
+def test_vectors_whose_size_depends_on_the_text_are_refused() -> None:
+    encoder: Any = SimpleNamespace(path="folder", encode=lambda texts: np.zeros((len(texts), len(texts[0]))))
+    with pytest.raises(EvaluationError, match="folder gives vectors of different sizes"):
+        without_neighbours(encoder)
 
 
 def lose_types(encoder: TextEncoder) -> None:

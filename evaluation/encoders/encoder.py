@@ -359,8 +359,8 @@ def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
     alone = [encoder.encode([text]) for text in PROBES]
     if len(sizes := {one.shape[1] for one in alone}) > 1:
         raise EvaluationError(
-            f"{encoder.path} gives vectors of different sizes ({', '.join(map(str, sorted(sizes)))}) for different texts; its "
-            "config.json does not fit its weights or its modules: copy the complete folder again"
+            f"{encoder.path} gives vectors of different sizes ({', '.join(map(str, sorted(sizes)))}) for different texts; "
+            "its config.json does not fit its weights or its modules: copy the complete folder again"
         )
     if gap(torch.from_numpy(encoder.encode(PROBES)), torch.from_numpy(np.concatenate(alone))) > ROUNDED:
         logger.warning(

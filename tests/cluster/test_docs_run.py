@@ -93,7 +93,7 @@ STAND_INS = {
     r"(?<=--model )clip(-folder)?\b": "runs/clip/export",
     r"(?<=/)(demo|cyclip-s-vit)(?=/export +--tasks)": "smoke",
     r"--evaluation.data \S+ --evaluation.select stsb-dev": "",
-    r" best.json": " $(ls runs/sweep-*/best.json | head -1)",
+    r" best.json": " $(ls runs/sweep-visualcse-*/best.json | head -1)",
     r"\+whitening256": "+whitening16",  # of 30 documents
     r"--seeds [\d ]+": "--seeds 1 ",
     r"--trials \d+": "--trials 1",

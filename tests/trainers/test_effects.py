@@ -124,6 +124,7 @@ SHOWN: dict[str, dict[str, str]] = {
     },
     "trainers/engine/test_engine.py": {
         "EvaluationConfig.patience_counts": "disagree_3_6_what_patience_counts_and_what_is_kept",
+        "EvaluationConfig.choose_untrained": "the_untrained_weights_can_be_excluded_from_selection",
         "RunConfig.compile": "a_compiled_encoder_has_the_same_losses",
     },
     "trainers/engine/test_features.py": {
@@ -173,7 +174,6 @@ WITH: dict[str, dict[str, Any]] = {
     "LoRASettings.dropout": {"rank": 2},
     "LoRASettings.targets": {"rank": 2},
     "EvaluationConfig.patience": {"evaluation.eval_steps": 1},
-    "EvaluationConfig.choose_untrained": {"optim.text.lr": 0.0},
     "GCLSRConfig.noise": {"variant": "paper"},
     "GCLSRConfig.dropout": {"variant": "paper"},
     "WordEncoderConfig.max_words": {"regions": (1, 2), "streams.text.max_length": 4},

@@ -7,13 +7,7 @@ RUN mkdir -p /home/ray/multicse
 WORKDIR /home/ray/multicse
 COPY --chown=ray:users pyproject.toml constraints.txt README.md LICENSE ./
 COPY --chown=ray:users multicse multicse
-COPY --chown=ray:users data data
-COPY --chown=ray:users trainers trainers
-COPY --chown=ray:users evaluation evaluation
-COPY --chown=ray:users pipelines pipelines
-COPY --chown=ray:users tune_spaces tune_spaces
-COPY --chown=ray:users reproduction reproduction
-COPY --chown=ray:users models models
+RUN ln -s multicse/pipelines multicse/reproduction .
 # Keeps reading processes on nodes with fewer CPUs than processes (docs/how-to/cluster.md).
 ENV RAY_num_workers_soft_limit=64
 # Source of the torch wheels. They contain CUDA's libraries and need a driver for this CUDA version (13.0: 580 or

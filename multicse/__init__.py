@@ -27,6 +27,12 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def clone() -> Path | None:
+    """Return the folder of the clone that contains this package, or None for an installed copy."""
+    folder = Path(__file__).resolve().parents[1]
+    return folder if (folder / "pipelines").is_dir() else None
+
+
 def plugin_packages() -> list[Path]:
     """Return the folders of packages that contain a ``plugin.py``: no other package imports them."""
     return sorted(file.parent for place in __path__ for file in Path(place).glob("*/plugin.py"))

@@ -25,13 +25,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "multicse"
 ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "reproduction")
+LINKS = ("data", "models", "trainers", "tune_spaces", "pipelines", "reproduction")
+"""The names at the top of a clone, which are links into the package."""
 
 
 def copy_code(folder: Path) -> None:
-    """The rooms of a clone, and the package of links to them."""
-    for room in ("multicse", *ROOMS):
-        shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    """The package of a clone, and the links into it."""
+    shutil.copytree(PACKAGE, folder / "multicse", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in LINKS:
+        (folder / room).symlink_to(f"multicse/{room}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PACKAGE, ROOT
 
 ARRAY = re.compile(r"(?!Callable|dict|Mapping)(.*\W)?(Tensor|ndarray|NDArray)\b")
 SHAPE = re.compile(r"\((|\.\.\.|(\.\.\.|[\w .+*/-]+),[^()]*)\)")  # (N, d), (M,), (..., d), (...), or () for a scalar
 PACKAGES = ("data", "models", "evaluation", "trainers")
-FILES = {path: ast.parse(path.read_text("utf-8")) for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
+FILES = {
+    path: ast.parse(path.read_text("utf-8")) for package in PACKAGES for path in sorted((PACKAGE / package).rglob("*.py"))
+}
 CLASSES = {node.name: node for tree in FILES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
@@ -54,7 +56,7 @@ def complaints(function: ast.FunctionDef, owner: ast.ClassDef | None, reference:
 def test_arrays_have_shapes(package: str) -> None:
     wrong = []
     for path, tree in FILES.items():
-        place = path.relative_to(ROOT)
+        place = path.relative_to(PACKAGE)
         reference = ".".join(place.with_suffix("").parts) in {name.rstrip(".") for name in REFERENCE}
         classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
         for owner, body in [(None, tree.body), *((one, one.body) for one in classes)]:

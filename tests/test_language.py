@@ -102,7 +102,7 @@ def _without_code(text: str) -> str:
 def prose() -> dict[str, str]:
     """Return the prose of each page and module."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    modules = [file for folder in CODE for file in sorted((ROOT / folder).rglob("*.py"))]
+    modules = [file for folder in CODE for file in sorted((ROOT / "multicse" / folder).rglob("*.py"))]
     texts = {file: prose_of_markdown(file.read_text()) for file in pages if file.name not in HISTORY}
     texts |= {file: prose_of_python(file.read_text()) for file in modules}
     return {str(file.relative_to(ROOT)): text for file, text in texts.items()}

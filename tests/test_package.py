@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from multicse.data.errors import command
-from tests.conftest import ROOMS, ROOT
+from tests.conftest import PACKAGE, ROOMS, ROOT, copy_code
 
 PLACES = sorted(file for room in ("pipelines", "reproduction") for file in (ROOT / room).glob("*.py"))
 SCRIPTS = [file for file in PLACES if '__name__ == "__main__"' in file.read_text()]
-MODULES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
+MODULES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") for file in MODULES]
-IMPORT_ALL = f"import importlib, sys; [importlib.import_module(f'multicse.{{name}}') for name in {NAMES}]"
+IMPORT_ALL = f"import importlib, sys; [importlib.import_module(name) for name in {NAMES}]"
 SMOKE = ("visualcse", "smoke", "--run.output_dir", "run", "--run.tracking_uri", "sqlite:///runs.db", "--run.num_workers")
 
 
@@ -45,14 +47,19 @@ def test_the_installed_command_trains(workers: str, site: Path, elsewhere: Path)
     assert "before" in output and (elsewhere / "run" / "export" / "model.safetensors").is_file()
 
 
-def test_the_wheel_contains_every_module_and_the_small_encoder(site: Path, elsewhere: Path) -> None:
-    """All modules can be imported, and all files equal those of the clone."""
+def test_the_wheel_is_the_package(site: Path, elsewhere: Path) -> None:
+    """It contains each file of the clone's package once, and all modules can be imported."""
     run([sys.executable, "-c", IMPORT_ALL], elsewhere, elsewhere, site)
-    data = [ROOT / "trainers" / "papers.bib", ROOT / "trainers" / "engine" / "card.md", ROOT / "data" / "small_words.txt"]
-    assert (site / "multicse" / "py.typed").is_file()  # type checkers read the annotations
-    data += (ROOT / "reproduction").rglob("*.toml")
-    for file in (*MODULES, *data, *(ROOT / "models" / "small-bert-en").rglob("*")):
-        assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
+    packed, own = (
+        {
+            file.relative_to(folder): file.read_bytes()
+            for file in folder.rglob("*")
+            if file.is_file() and file.suffix != ".pyc"
+        }
+        for folder in (site / "multicse", PACKAGE)
+    )
+    assert packed == own
+    assert {place.name.partition("-")[0] for place in site.iterdir()} == {"multicse", "bin"}
 
 
 def test_the_installed_command_lists_all_scripts_and_uses_its_name(site: Path, elsewhere: Path) -> None:
@@ -65,9 +72,33 @@ def test_the_installed_command_lists_all_scripts_and_uses_its_name(site: Path, e
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
 def test_a_script_imports_its_own_clone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    runpy.run_path(str(script), run_name="read")
-    assert sys.path[0] == str(ROOT)
+    """Under its name at the top of the clone, and under that in the package."""
+    for file in (script, script.resolve()):
+        monkeypatch.setattr(sys, "path", [str(file.parent), *sys.path])
+        monkeypatch.delitem(sys.modules, "_clone", raising=False)
+        runpy.run_path(str(file), run_name="read")
+        assert sys.path[0] == str(ROOT)
+
+
+def test_the_folder_of_a_job_contains_the_code_once(tmp_path: Path) -> None:
+    """Ray's own code packs a clone and follows its links; scripts run in what it unpacks."""
+    from ray._private.runtime_env.packaging import create_package, unzip_package
+
+    clone, job = tmp_path / "clone", tmp_path / "working_dir_files" / "_ray_pkg_0123456789abcdef"
+    copy_code(clone)
+    for name in (".gitignore", ".rayignore"):
+        shutil.copy(ROOT / name, clone)
+    job.parent.mkdir()
+    create_package(str(clone), tmp_path / "package.zip", include_gitignore=True)
+    unzip_package(str(tmp_path / "package.zip"), str(job), remove_top_level_directory=False, unlink_zip=False)
+    sent = Counter(file.resolve().read_bytes() for file in job.rglob("*") if file.is_file() and file.stat().st_size)
+    assert {file.read_bytes() for file in PACKAGE.rglob("*") if file.suffix != ".pyc" and file.is_file()} <= {*sent, b""}
+    twice = {file.parent.name for file in job.rglob("*") if file.is_file() and sent[file.read_bytes()] > 1}
+    assert twice == {"pipelines", "reproduction"}
+    for script in ("pipelines/simcse.py", "reproduction/prepare.py"):
+        assert "usage: " in run([sys.executable, script, "--help"], job)
+    place = "import multicse; print(multicse.__file__, multicse.clone())"
+    assert run([sys.executable, "-c", place], job) == f"{job}/multicse/__init__.py {job}\n"
 
 
 @pytest.mark.cluster
@@ -84,6 +115,7 @@ def test_no_module_has_a_second_name() -> None:
     script = f"""{IMPORT_ALL}
 import contextlib, runpy
 sys.argv[1:] = ["--help"]
+sys.path[0] = "pipelines"
 with contextlib.suppress(SystemExit):
     runpy.run_path("pipelines/visualcse.py", run_name="__main__")
 print([name for name in sys.modules if name.partition(".")[0] in {ROOMS}])"""

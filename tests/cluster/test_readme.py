@@ -41,7 +41,8 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     copy_code(clone)
-    shutil.copy(ROOT / ".gitignore", clone)  # a job's copy of the folder does not contain the listed files
+    for name in (".gitignore", ".rayignore"):  # a job's copy of the folder does not contain the listed files
+        shutil.copy(ROOT / name, clone)
     lines = "".join(f"Sentence {number} of a reader's own {number % 7} pages.\n" for number in range(400))
     (clone / "sentences.txt").write_text(lines)
     for number in range(60):
@@ -91,6 +92,6 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert logged.info.status == "FINISHED"
         assert {"export", "figures"} <= {file.path for file in client.list_artifacts(logged.info.run_id)}
     best = Recipe.from_json((sweep / "best.json").read_text())
-    encoder = "multicse/models/small-bert-en"  # Ray uploads a folder instead of each link
+    encoder = "multicse/models/small-bert-en"
     assert (best.streams["text"].shards, best.flat()["encoder.path"]) == ("runs/offline/text", encoder)
     assert (clone / "runs" / "visualcse" / "mine" / "export" / "model.safetensors").exists()

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("data", "models", "trainers", "evaluation", "pipelines")
+PACKAGE = Path(__file__).resolve().parents[2] / "multicse"
 aten = torch.ops.aten
 DEVICE = torch.device("cuda", 0)
 WAITS = {
@@ -57,8 +56,8 @@ def _line() -> str:
         file = frame.f_code.co_filename
         path = Path(file)
         place = path.resolve()
-        if place.is_relative_to(ROOT) and place.relative_to(ROOT).parts[0] in PACKAGES:
-            return f"{place.relative_to(ROOT)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+        if place.is_relative_to(PACKAGE):
+            return f"{place.relative_to(PACKAGE)}:{frame.f_lineno} {frame.f_code.co_qualname}"
         if not library and "site-packages" in file and "torch/" not in file.split("site-packages/")[1][:6]:
             library = f"{file.split('site-packages/')[1]}:{frame.f_lineno}"
         frame = frame.f_back

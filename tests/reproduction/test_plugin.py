@@ -36,8 +36,7 @@ def test_names_with_the_kit(words: list[str], message: str, capsys: pytest.Captu
 
 def test_names_without_the_kit(tmp_path: Path) -> None:
     copy_code(tmp_path)
-    shutil.rmtree(tmp_path / "reproduction")
-    (tmp_path / "multicse" / "reproduction").unlink()
+    shutil.rmtree(tmp_path / "multicse" / "reproduction")
     script = (
         "import json, sys; from multicse.pipelines import evaluate, run;"
         "print([evaluate.main(words) for words in json.loads(sys.argv[1])], sorted(run.VERBS))"

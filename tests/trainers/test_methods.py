@@ -16,6 +16,7 @@ from multicse.trainers import losses
 from multicse.trainers.method import Variant
 from multicse.trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, SimCSE, SimCSEConfig
+from tests.conftest import PACKAGE
 from tests.models import tiny_encoder
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
@@ -234,5 +235,5 @@ def test_patches_that_do_not_fit_name_the_setting(tmp_path: Path) -> None:
 def test_engine_and_search_name_no_method() -> None:
     names = re.compile(r"simcse|visualcse|audiocse|nonling|sg-?bert|cyclip|clap|gclsr|mocoutrl|tsdae|\buml\b", re.IGNORECASE)
     for room in ("engine", "tuning"):
-        for file in (Path(__file__).parents[2] / "trainers" / room).glob("*.py"):
+        for file in (PACKAGE / "trainers" / room).glob("*.py"):
             assert not names.search(file.read_text()), file

@@ -1,0 +1,321 @@
+"""Reproduce a table or figure of a paper: ``python reproduction/reproduce.py sgbert T5 [--scale mini]``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+from matplotlib.figure import Figure
+
+if not __package__:  # run as a file
+    import _clone  # noqa: F401
+
+from multicse.data.errors import cli_errors, command, did_you_mean
+from multicse.evaluation.figures.basic import save
+from multicse.evaluation.tables import Marks, comparison
+from multicse.evaluation.tables import Row as Models
+from multicse.pipelines import RULES
+from multicse.reproduction import small_data
+from multicse.reproduction.figures import bars, curves, scatter, weights
+from multicse.reproduction.tables import runs
+from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
+from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
+from multicse.reproduction.tables.variants import in_variants
+from multicse.trainers import jobs
+from multicse.trainers.engine.cluster import quiet
+from multicse.trainers.recipe import RecipeError
+
+PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
+"""Files of `reproduction/tables`: five papers, and the main claim of each with a verdict."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Reproduce a table or figure of a paper.
+
+    The command trains and evaluates all rows without results, and prints published and reproduced scores with difference,
+    mean ± SD and p value. Missing data is listed first, with instructions. An interrupted command resumes if it is repeated.
+    Without TABLE, the tables and figures of the paper are listed; without PAPER, of all papers.
+
+    Example: python reproduction/reproduce.py sgbert T1 --scale mini
+    """
+
+    paper: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PAPER")] = None
+    """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, for the main claim of each paper."""
+    table: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE")] = None
+    """Table or figure of the paper, such as T1 or F2; or all."""
+    scale: Literal["paper", "mini"] = "paper"
+    """Scale of the runs. paper: models, data and steps of the paper. mini: the small encoder and small data, in minutes."""
+    data: Path | None = None
+    """Folder of the evaluation data. Default: SentEval/data/downstream; for mini, a folder that contains sts,
+    text_unlabeled, nli, ...: MULTICSE_DATASETS, or the folder of `prepare.py small`."""
+    rows: tuple[str, ...] = ()
+    """Labels of the rows to run. Default: all rows."""
+    seeds: tuple[int, ...] | None = None
+    """Seeds of all trained rows. Default: as many as in the paper; for mini 1 2 3, for evidence 1 2 3 4 5."""
+    dry_run: bool = False
+    """Only print the number of runs of each table, the rows that cannot be run, and missing data."""
+    out: Path | None = None
+    """Folder of runs, results and rendered tables. Default: runs/reproduce, for mini runs/reproduce-mini."""
+    workers: int | None = None
+    """Number of training workers of each run (run.num_workers). Default: the value of the recipe."""
+    coverage: Path | None = None
+    """Write a list of all tables and figures to this Markdown file."""
+    results: Path | None = None
+    """Update the tables of this Markdown page, between the lines <!-- FILE.json --> and <!-- end -->, from the files
+    PAPER-TABLE.json of this command or the --json files of `evaluate.py --compare`, without training."""
+
+
+@cli_errors
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line; the exit code is 1 if data is missing."""
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    quiet()
+    if arguments.coverage is not None:
+        arguments.coverage.write_text(coverage(), encoding="utf-8")
+        return 0
+    if arguments.results is not None:
+        text, claims = rendered(arguments.results)
+        arguments.results.write_text(text, encoding="utf-8")
+        if claims and (image := EFFECTS.search(text)):
+            save(effects(claims), arguments.results.parent / image[1], "evidence")
+        return 0
+    if arguments.paper is None or arguments.table is None:
+        for paper in [arguments.paper] if arguments.paper else PAPERS:
+            for key, table in tables_of(paper).items():
+                print(f"{paper:<11}{key:<5}{table.title}")
+        return 0
+    keys = tables_of(arguments.paper) if arguments.table == "all" else (arguments.table,)
+    return max(_reproduce(arguments, arguments.paper, key) for key in keys)
+
+
+@cache
+def tables_of(paper: str) -> dict[str, Table]:
+    """Return the tables and figures of a paper by T1, F2, .... Raises RecipeError for an unknown paper."""
+    if paper not in PAPERS:
+        raise RecipeError(f"unknown paper {paper!r}.{did_you_mean(paper, PAPERS)} Papers: {', '.join(PAPERS)}")
+    pipelines = content(paper).get("pipelines", ())
+    return {
+        key: replace(table, rows=in_variants(table.rows, table.reference, pipelines)) if table.variants else table
+        for key, table in read_tables(paper).items()
+    }
+
+
+def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
+    """Reproduce one table. Returns the exit code: 1 if data is missing."""
+    tables = tables_of(paper)
+    if key not in tables:
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Tables: {', '.join(tables)}")
+    table, scale = tables[key], scale_of(arguments)
+    rows = chosen(table, arguments.rows)
+    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+    if arguments.seeds and len(set(arguments.seeds)) < len(arguments.seeds):
+        raise RecipeError(f"--seeds {' '.join(map(str, arguments.seeds))}: give each seed once")
+    seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
+    if arguments.dry_run:
+        trained, untrained = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
+        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in untrained)
+        work = f"{len(trained) * len(seeds)} runs of {len(trained)} rows, {times} evaluations of untrained models"
+        print(f"{paper} {key}: {'nothing to run' if runs.is_list(rows) else work}")
+        print("".join(f"  not run: {note}\n" for note in notes(rows)), end="")
+        print("".join(f"  missing: {lack}\n" for lack in runs.missing(table, paper, scale, rows)), end="")
+        return 0
+    with jobs.results_in(scale.out):
+        if lacks := runs.missing(table, paper, scale, rows):
+            print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
+            return 1
+        found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+        kept = _kept(paper, key, table, scale, seeds, found) | ({"rows": arguments.rows} if arguments.rows else {})
+        text = _table_text(kept, "text")
+        print(text)
+        scale.out.mkdir(parents=True, exist_ok=True)
+        name = scale.out / f"{paper}-{key}"  # a table may be called C.1
+        Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+        if table.draw is not None:
+            values = runs.values_of(rows, runs.columns_of(table, scale), found)
+            save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
+            print(f"figure: {name}.png", file=sys.stderr)
+        for file in sorted({result["provenance"]["figure"] for result in found if table.figure}):
+            print(f"figure: {file}", file=sys.stderr)
+    return 0
+
+
+def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
+    """Draw a table that is a figure, from the columns that were run and their values."""
+    heads = table.names if len(table.names) == len(columns) else columns
+    if isinstance(table.draw, tuple):
+        x, y = (columns[heads.index(name)] for name in table.draw)
+        return scatter({label: list(zip(row[x], row[y], strict=True)) for label, row in values.items()}, *table.draw)
+    means = {
+        label: {head: float(np.mean(row[column])) for head, column in zip(heads, columns, strict=True)}
+        for label, row in values.items()
+        if all(row[column] for column in columns)
+    }
+    if table.draw == "bars":
+        means = {label: {heads[0]: row[heads[0]], AVERAGE: float(np.mean([*row.values()]))} for label, row in means.items()}
+        return bars(means)
+    return curves(means, "", table.title) if table.draw == "curves" else weights(means)
+
+
+KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
+"""Fields of a stored result, in addition to its scores."""
+MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
+EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
+
+
+def _kept(
+    paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Collect the results for rendering: every score with its run, commit and data, without local paths."""
+    columns = runs.columns_of(table, scale)
+    names = table.mini if scale.mini and table.mini is not None else columns
+    scores = [{name: result["scores"][column] for name, column in zip(names, columns, strict=True)} for result in results]
+    entries = [
+        {field: result[field] for field in KEPT if field in result} | {"scores": of}
+        for result, of in zip(results, scores, strict=True)
+    ]
+    return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
+
+
+def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
+    """Return the table of stored results, its rows, and their values; rows that cannot be run unless rows were chosen."""
+    table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
+    rows = [row for row in table.rows if row.label in labels or (row.lacks and not kept.get("rows"))]
+    return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
+
+
+def _table_text(kept: Mapping[str, Any], style: str) -> str:
+    """Render stored results as "text" or "markdown", with the verdicts of the table's claims."""
+    table, rows, values = _read(kept)
+    text = f"{_head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
+    return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
+
+
+def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
+    """Render the tables of a Markdown page from files relative to it, and return them with the verdicts by table."""
+    claims: dict[str, list[Verdict]] = {}
+
+    def block(match: re.Match[str]) -> str:
+        kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
+        if "models" in kept:
+            text = _compared(kept)
+        else:
+            text, (table, _, values) = _table_text(kept, "markdown"), _read(kept)
+            claims[kept["table"]] = judged(table, kept["columns"], values)
+        return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
+
+    return MARKED.sub(block, page.read_text(encoding="utf-8")), claims
+
+
+def _compared(report: Mapping[str, Any]) -> str:
+    """Render a report of several models by `evaluate.py`."""
+    found = report["significance"]
+    p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
+    rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
+    return comparison(rows, marks=Marks(p, found["reference"], found["test"]), style="markdown")
+
+
+def scale_of(arguments: Arguments) -> runs.Scale:
+    """Return the scale of the command line. Raises RecipeError if data of the small scale is missing."""
+    mini = arguments.scale == "mini"
+    at_hand = Path(os.environ.get("MULTICSE_DATASETS") or small_data.default_folder()) if mini else runs.SENTEVAL
+    data = arguments.data or at_hand
+    if mini and not (data / "text_unlabeled").is_dir():
+        raise RecipeError(
+            f"{data} does not contain the data of the small scale (sts, text_unlabeled, nli, ...). Download it: "
+            f"{command('prepare', 'reproduction')} small; or pass its folder by --data or MULTICSE_DATASETS"
+        )
+    out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
+    return runs.Scale(out, data, mini, arguments.workers)
+
+
+def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
+    """Return the rows with these labels; all rows if there are none.
+
+    Raises:
+        RecipeError: If a label is unknown, or its row cannot be run.
+    """
+    known = {row.label: row for row in table.rows}
+    can = [row.label for row in table.rows if not row.lacks]
+    for label in labels:
+        if label not in known:
+            raise RecipeError(f"--rows {label!r} not found.{did_you_mean(label, can)} Rows: {', '.join(can)}")
+        if known[label].lacks:
+            raise RecipeError(f"--rows {label!r} cannot be run ({known[label].lacks}). Rows: {', '.join(can)}")
+    return [known[label] for label in labels] if labels else list(table.rows)
+
+
+def _head(table: Table, kept: Mapping[str, Any]) -> str:
+    """Return the lines above a table: title, scale, seeds and open points."""
+    lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
+    if kept["mini"]:
+        lines.append(
+            "Small scale: the encoder, the data and the number of steps are not the paper's "
+            f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the published numbers are shown "
+            "for orientation only."
+        )
+        if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
+            lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
+        if runs.trains_probes(table) and table.protocol in ("test", "released"):
+            lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
+    if runs.is_list(table.rows):
+        lines.append("Nothing to run.")
+    elif any(runs.is_seeded(row, table) for row in table.rows if not row.lacks):
+        lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample standard deviation.")
+    else:
+        lines.append("No row is trained.")
+    if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
+        lines[-1] += " Rows without ± are deterministic: measured once."
+    if table.open:
+        lines.append(f"Not specified in the paper: {table.open}")
+    return "\n".join(lines)
+
+
+def coverage() -> str:
+    """Return `docs/papers/coverage.md`: every table and figure with its command and the rows that can be run."""
+    lines = [
+        "# Tables and figures of the papers",
+        "",
+        "Written by `python reproduction/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, evaluated",
+        "without training, or not run, for the reasons below each table. With `--scale mini` trained and evaluated rows run",
+        "on a laptop, on public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub,",
+        "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes;",
+        "later commands find the data by themselves.",
+    ]
+    for paper in PAPERS:
+        lines += [
+            "",
+            f"## {paper}",
+            "",
+            "| | content | rows: trained, evaluated, not run | command |",
+            "|---|---|---|---|",
+        ]
+        details: dict[str, list[str]] = {}
+        for key, table in tables_of(paper).items():
+            counts = [sum(getattr(row, kind) is not None for row in table.rows) for kind in ("recipe", "model", "lacks")]
+            reasons = dict.fromkeys(row.lacks for row in table.rows if row.lacks)
+            for reason in reasons:
+                details.setdefault(reason, []).append(key)
+            short = ", ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
+            had = ", ".join(map(str, counts)) + (f" ({short})" if short else "")
+            command = f"`python reproduction/reproduce.py {paper} {key}`" if counts[0] + counts[1] else "-"
+            lines.append(f"| {key} | {table.title} | {had} | {command} |")
+        lines += ["", "Rows that are not run:", ""] if details else []
+        lines += [f"- {', '.join(keys)}: {reason}" for reason, keys in details.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -73,16 +73,27 @@ def batches(made: Engine, stream: str, count: int) -> list[Batch]:
     return found
 
 
-def loops(made: Engine) -> dict[str, Call]:
-    """Return a step of the engine, and a step of a minimal loop per update, by name."""
-    readers: Any = {name: Preloaded(batches(made, name, 8)) for name in made.recipe.streams}
+def step_of(made: Engine, readers: Any) -> Call:
+    """Return a step of the engine over the batches of the readers."""
     window = Window(readers)
-    plain = copy.deepcopy(made.method).train()
 
-    def ours() -> None:
+    def step() -> None:
         made.stepper(made.step, readers, window)
         made.step += 1
         made.method.after_step(made.step)
+
+    return step
+
+
+def preloaded(made: Engine) -> dict[str, Preloaded]:
+    """Return readers that repeat a few batches on the device."""
+    return {name: Preloaded(batches(made, name, 8)) for name in made.recipe.streams}
+
+
+def loops(made: Engine) -> dict[str, Call]:
+    """Return a step of the engine, and a step of a minimal loop per update, by name."""
+    readers: Any = preloaded(made)
+    plain = copy.deepcopy(made.method).train()
 
     def one(streams: tuple[str, ...], update: UpdateOptimizer) -> None:
         losses = plain({name: next(readers[name]) for name in streams}).losses
@@ -91,7 +102,7 @@ def loops(made: Engine) -> dict[str, Call]:
         update.optimizer.step()
         update.optimizer.zero_grad(set_to_none=True)
 
-    sides: dict[str, Call] = {"engine": ours}
+    sides = {"engine": step_of(made, readers)}
     for update, streams in made.recipe.method.updates().items():
         optimizer = UpdateOptimizer(plain, update, made.recipe.optim[update], made.steps, "fp32")
         sides[update] = partial(one, streams, optimizer)

@@ -83,8 +83,8 @@ class TrainingResult:
     """Metrics of the same tasks before training."""
     export: Path
     """Folder of the exported sentence-transformers model."""
-    run_id: str
-    """ID of the MLflow run, on the server ``summary["tracking_uri"]``."""
+    run_id: str | None
+    """ID of the MLflow run, on the server ``summary["tracking_uri"]``; None with ``run.report_to=none``."""
     summary: dict[str, Any]
     """Content of ``summary.json`` in the output folder."""
 

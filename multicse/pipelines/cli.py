@@ -178,7 +178,9 @@ def report(summary: dict[str, Any]) -> str:
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         *(f"model   {model}" for model in models),
-        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})",
+        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})"
+        if summary["tracking_uri"]
+        else "run     in its journal only (the same command with --run.report_to mlflow sends it)",
     ]
     if "hub" in summary:
         lines.append(f"hub     {summary['hub']}")

@@ -232,6 +232,9 @@ class RunConfig(Settings):
     tracking_uri: str | None = None
     """MLflow tracking URI. If None, MLFLOW_TRACKING_URI, otherwise sqlite:///mlflow.db in the current folder (in
     ~/multicse for a Ray job with a working directory)."""
+    report_to: Literal["mlflow", "none"] = "mlflow"
+    """Tracker. With `none`, metrics are in the journal of the run only, MLflow does not have to be installed, and the same
+    command with `mlflow` sends the run later."""
     experiment: str | None = None
     """MLflow experiment of the run. If None, the paper in the recipe's name."""
     register_as: str | None = None
@@ -241,11 +244,17 @@ class RunConfig(Settings):
     verbose: bool = False
     """Show log messages of Ray and other libraries."""
 
+    @model_validator(mode="after")
+    def _registration_is_in_mlflow(self) -> Self:
+        if self.register_as is not None and self.report_to != "mlflow":
+            raise ValueError(f"register_as={self.register_as!r} registers the export in MLflow; set report_to mlflow")
+        return self
+
 
 _NOT_IDENTITY = (
     *("output_dir", "num_workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures"),
     *("experiment", "register_as", "push_to_hub", "callbacks", "verbose", "logging_steps", "save_steps"),
-    *("tracking_uri", "keep_every", "resume", "overwrite", "step_timeout"),
+    *("tracking_uri", "report_to", "keep_every", "resume", "overwrite", "step_timeout"),
 )
 """Settings of a run that do not determine its result."""
 

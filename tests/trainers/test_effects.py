@@ -150,6 +150,7 @@ SHOWN: dict[str, dict[str, str]] = {
     },
     "trainers/engine/test_tracking.py": {
         "RunConfig.tracking_uri": "metrics_reach_the_run",
+        "RunConfig.report_to": "without_mlflow_a_run_has_its_journal_and_is_sent_later",
         "RunConfig.experiment": "a_run_has_its_parameters_and_environment",
         "RunConfig.register_as": "the_folder_of_a_finished_run_can_be_sent_repeatedly",
     },

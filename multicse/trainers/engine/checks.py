@@ -51,7 +51,8 @@ def check(recipe: Recipe) -> None:
     if size is not None and (large := [cut for cut in recipe.run.matryoshka if cut >= size]):
         raise RecipeError(f"run.matryoshka={large[0]}: the embeddings have {size} dimensions; set smaller sizes")
     with _named():
-        resolve_uri(recipe.run.tracking_uri)
+        if recipe.run.report_to == "mlflow":
+            resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
         if recipe.run.storage:
             refuse_unwritable_storage(recipe.run.storage)
@@ -420,7 +421,7 @@ def _check_reachable(recipe: Recipe) -> None:
             "folder file:///FOLDER"
         )
     tracking = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
-    if tracking.startswith(("sqlite:", "file:")) or not urlparse(tracking).scheme:
+    if run.report_to == "mlflow" and (tracking.startswith(("sqlite:", "file:")) or not urlparse(tracking).scheme):
         raise RecipeError(
             f"run.tracking_uri={tracking!r} is a file on one node; start an MLflow server and set run.tracking_uri, or "
             "MLFLOW_TRACKING_URI in the job's environment (docs/how-to/cluster.md), to its http:// URI"

@@ -104,7 +104,9 @@ def resolve(recipe: Recipe) -> Recipe:
     if storage and "://" not in storage:
         storage = str(results_folder(storage) if in_copy() else Path(storage).expanduser().resolve())
     database = kept(Path("mlflow.db"), storage).resolve()
-    uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
+    uri = None
+    if run.report_to == "mlflow":
+        uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
     output = kept(Path(run.output_dir), storage).resolve()
     recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
     for path, value in recipe.flat().items():
@@ -234,26 +236,25 @@ def complete(recipe: Recipe, output: Output, summary: dict[str, Any], elsewhere:
     lost = not (folder / EXPORT / "modules.json").is_file()
     hub = run.push_to_hub if run.push_to_hub != was.run.push_to_hub or "hub" not in summary else None
     named = run.register_as if run.register_as != was.run.register_as else None
-    known = summary["tracking_uri"]
-    moved = elsewhere and run.tracking_uri != known and resolve_uri(run.tracking_uri) != known
-    send = bool(moved or lost or named) or not summary.get("sent", True)
+    known, tracked, sent = summary["tracking_uri"], run.report_to == "mlflow", summary.get("sent", True)
+    moved = tracked and (not known or (elsewhere and run.tracking_uri != known and resolve_uri(run.tracking_uri) != known))
+    send = tracked and bool(moved or lost or named or not sent)
     asked = {"the export": lost, f"upload to {hub}": hub, f"registration as {named}": named}
-    asked |= {f"tracking at {run.tracking_uri}": moved or not summary.get("sent", True)}
+    asked |= {f"tracking at {run.tracking_uri}": tracked and (moved or not sent)}
     if done := [what for what, wanted in asked.items() if wanted]:
         if hub is not None:
             check_hub(hub, "run.push_to_hub")
         with locked(folder):
-            handle = RunHandle(summary["mlflow_run_id"], known)
-            if moved:
-                handle = output.track_elsewhere(handle.run_id)
+            handle = output.track_elsewhere(summary["mlflow_run_id"]) if moved else _handle(summary)
             handle.journal = output.journal
             ended = file.stat().st_mtime
-            summary |= {"mlflow_run_id": handle.run_id, "tracking_uri": handle.uri, "sent": not send}
+            summary |= {"mlflow_run_id": handle.run_id, "tracking_uri": handle.uri, "sent": sent and not send}
             if hub is not None:
                 summary.pop("hub", None)
             output.finish(summary)  # first: after a failure the same command repeats the rest
             given = {f"run.{name}": getattr(run, name) for name in ("register_as", "push_to_hub")}
-            was = was.changed({name: value for name, value in given.items() if value} | {"run.tracking_uri": handle.uri})
+            given |= {"run.tracking_uri": handle.uri, "run.report_to": moved and "mlflow"}
+            was = was.changed({name: value for name, value in given.items() if value})
             (folder / RECIPE).write_text(was.to_json())
             if lost:
                 _export_again(recipe.replace("run.push_to_hub", None), handle, output, summary)
@@ -269,6 +270,11 @@ def complete(recipe: Recipe, output: Output, summary: dict[str, Any], elsewhere:
     if names := [f"run.{name}" for name in ignored if redacted(str(getattr(run, name))) != str(getattr(was.run, name))]:
         print(f"Without effect on a finished run: {', '.join(names)} (--run.overwrite trains again)")
     return summary
+
+
+def _handle(summary: dict[str, Any]) -> RunHandle:
+    """Return the MLflow run in a summary."""
+    return RunHandle(summary["mlflow_run_id"] or "", summary["tracking_uri"])
 
 
 def _export_again(recipe: Recipe, handle: RunHandle, output: Output, summary: dict[str, Any]) -> None:
@@ -483,7 +489,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         "skipped": skips,
         "export": str(export),
         "checkpoint": str(checkpoint),
-        "mlflow_run_id": handle.run_id,
+        "mlflow_run_id": handle.run_id if handle.uri else None,
         "tracking_uri": handle.uri,
     }
 

@@ -224,7 +224,7 @@ class Output:
         mine = note if ours and goes_on else {}
         if mine:
             self._refuse_another_storage(mine, owner)
-        if note and not mine:  # a run whose process died and that is not resumed
+        if note.get("uri") and not mine:  # a run whose process died and that is not resumed
             with contextlib.suppress(Exception):  # the server is down, or the run was deleted
                 client = connect(note["uri"])
                 if client.get_run(note["run_id"]).info.status == "RUNNING":
@@ -288,7 +288,7 @@ class Output:
         )
 
     def _open(self, run_id: str | None, data: list[dict[str, Any]], resumed: bool) -> RunHandle:
-        """Open the MLflow run.
+        """Open the MLflow run, or with ``run.report_to=none`` no more than the journal.
 
         Args:
             run_id: Run to open.
@@ -296,9 +296,15 @@ class Output:
             resumed: If `run_id` is None, open the MLflow run that has run's ID, or the key if an earlier version made it.
         """
         recipe, key = self.recipe, key_of(self.recipe)
+        if recipe.run.report_to == "none":
+            name = run_id or self.store.run or ""
+            retire(self.journal, name)
+            return RunHandle(name, "", self.journal)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
         tags = {"identity": recipe.identity(), "key": key, RUN: self.store.run or ""}
+        if run_id == self.store.run:  # not tracked until now
+            run_id = None
         if run_id is None and resumed:
             found = find_runs(uri, experiment, {RUN: tags[RUN]}) or [
                 one for one in find_runs(uri, experiment, {"key": key}) if RUN not in one.tags
@@ -311,10 +317,11 @@ class Output:
                 log.warning("%s. A new MLflow run is started; training resumes from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 
-    def track_elsewhere(self, run_id: str) -> RunHandle:
+    def track_elsewhere(self, run_id: str | None) -> RunHandle:
         """Open a finished run on the server of ``run.tracking_uri``: the same MLflow run, its copy there, or a new one.
 
-        The journal keeps the name of the first server. Raises TrackingError if the server cannot be used.
+        The journal keeps the name of the first server. `run_id` is None if no server has the run. Raises TrackingError if
+        the server cannot be used.
         """
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment, data = recipe.run.tracking_uri or "", experiment_of(recipe), list[dict[str, Any]]()
@@ -324,7 +331,8 @@ class Output:
         tags = {"identity": recipe.identity(), "key": key, RUN: record.read(self.folder).get(RUN, "")}
         for known in (run_id, *(one.run_id for one in find_runs(uri, experiment, {RUN: tags[RUN], "key": key}))):
             with contextlib.suppress(NoSuchRun):
-                return open_run(uri, experiment, name, recipe.flat(), run_id=known, data=data)
+                if known is not None:
+                    return open_run(uri, experiment, name, recipe.flat(), run_id=known, data=data)
         return open_run(uri, experiment, name, recipe.flat(), tags, data=data)
 
     def remember_inputs(self) -> None:

@@ -81,7 +81,7 @@ class Tracker:
 
     Args:
         journal_path: Journal, in a folder that the driver can read. The journal of another run is renamed.
-        uri: Tracking URI.
+        uri: Tracking URI. If empty, nothing is sent, and MLflow is not imported.
         run_id: MLflow run, opened by the driver.
         show: Displays the progress line.
     """
@@ -114,10 +114,11 @@ class Tracker:
 
     def _start(self) -> None:
         """Read the steps of the journal and start the thread."""
-        import_mlflow()  # in the main thread, since other threads import too, and after the first step
         for _, line in self._journal.lines():
             new_metrics(line, self._last)
-        self._thread.start()
+        if self.uri:
+            import_mlflow()  # in the main thread, since other threads import too, and after the first step
+            self._thread.start()
         self._started = True
 
     def resume(self, checkpoint: Path) -> None:
@@ -180,13 +181,18 @@ def drain(
         True if the server has everything. Otherwise the reason is logged.
 
     Raises:
-        TrackingError: If the file is not a journal.
+        TrackingError: If the file is not a journal, or of a run with ``run.report_to=none``.
     """
     book, ended = Journal(journal), ended or time.time()
     header = {"uri": uri, "run_id": run_id} if uri and run_id else book.header()
     if header is None:
         raise TrackingError(
             f"{journal} is not a journal: its first line does not name a run. Journals are named journal.jsonl"
+        )
+    if not header["uri"]:
+        raise TrackingError(
+            f"{journal} belongs to a run that MLflow does not know (run.report_to none). Run its command again with "
+            "--run.report_to mlflow to send it"
         )
     uri, run_id = uri or str(header["uri"]), run_id or str(header["run_id"])
     sender, end, pause = Sender(book, uri, run_id), time.monotonic() + timeout, 0.5
@@ -324,13 +330,14 @@ class RunHandle:
 
     run_id: str
     uri: str
+    """Tracking URI; empty for a run with a journal only (``run.report_to=none``)."""
     journal: Path | None = None
     """Journal in the run's folder, whose artifacts are uploaded by `finish`. It is set by `open_run` or `drain`."""
 
     def drain(self, journal: Path, timeout: float = 60.0) -> bool:
         """Send the metrics of the workers' journal that MLflow does not have; see the function `drain`."""
         self.journal = journal
-        return drain(journal, self.uri, self.run_id, timeout)
+        return not self.uri or drain(journal, self.uri, self.run_id, timeout)
 
     def log_artifact(self, path: Path | str) -> None:
         """Upload a file, or the content of a folder, immediately. Errors of MLflow are passed on."""
@@ -362,6 +369,8 @@ class RunHandle:
         Returns:
             True if the server has everything.
         """
+        if not self.uri:
+            return True
         if self.journal is not None:
             if not self.journal.exists():  # a sweep logs no metrics, but `sync` needs the run ID
                 book = Journal(self.journal, self.run_id, self.uri)

@@ -97,6 +97,8 @@ def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
     recipe = resolve(recipe).replace("run.seed", seed)
     if recipe.evaluation.select is None:
         raise RecipeError("evaluation.select is None, but a sweep compares trials by a development task; name one")
+    if recipe.run.report_to != "mlflow":
+        raise RecipeError(f"run.report_to={recipe.run.report_to!r}: a sweep records its trials in MLflow; set mlflow")
     if scheduler != "none":
         often = max(1, steps_of(recipe) // LEAST_EVALUATIONS)
         if recipe.evaluation.eval_steps > often:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from io import FileIO
 from multiprocessing import get_context
@@ -15,10 +19,16 @@ import numpy as np
 import pytest
 
 from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
+from multicse.trainers.engine.stop import Interrupted
 from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests import small
 
+WITHOUT = "import sys; sys.modules['ray'] = sys.modules['mlflow'] = None; import multicse; "
+"""Start of a program in an environment without Ray and MLflow."""
 Points = list[tuple[int, float]]
 
 
@@ -299,3 +309,47 @@ def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: 
     assert sync(old)
     found = connect(uri).get_run(first.run_id)
     assert found.info.status == "RUNNING" and found.data.metrics["train/text"] == 1.0
+
+
+def test_without_mlflow_a_run_has_its_journal_and_is_sent_later(recipe: Recipe, tmp_path: Path) -> None:
+    """In an environment without Ray and MLflow, from the recipe to the export; a command with MLflow sends it once."""
+    recipe = small.four_steps(recipe, tmp_path, {"run.report_to": "none"})
+    (file := tmp_path / "run.json").write_text(recipe.to_json())
+    code = f"{WITHOUT}print(multicse.train({str(file)!r}, {recipe.run.output_dir!r}).run_id)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "None", done.stderr
+    journal = tmp_path / "run/journal.jsonl"
+    logged = [line["step"] for _, line in Journal(journal).lines() if "train/text" in line["metrics"]]
+    assert logged == [1, 2, 3, 4]
+    with pytest.raises(TrackingError, match=r"run\.report_to none.*--run\.report_to mlflow"):
+        sync(journal)
+    assert fit(recipe)["mlflow_run_id"] is None  # finished, and nothing to send
+    assert not connect(str(recipe.run.tracking_uri)).search_experiments(filter_string="name = 'nonling'")
+    sent = [fit(recipe.replace("run.report_to", "mlflow")) for _ in range(2)]
+    assert sent[0] == sent[1] and sent[0]["sent"]
+    client = connect(sent[0]["tracking_uri"])
+    (run,) = client.search_runs([client.get_experiment_by_name("nonling").experiment_id])
+    assert run.info.run_id == sent[0]["mlflow_run_id"] and run.info.status == "FINISHED"
+    assert [step for step, _ in small.history(sent[0]["tracking_uri"], run.info.run_id, "train/text")] == logged
+    assert fit(recipe)["mlflow_run_id"] == run.info.run_id  # back to none: nothing is lost
+
+
+def test_a_run_changes_between_its_journal_and_mlflow_when_it_resumes(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last command every step is in MLflow, whichever attempts were tracked."""
+    monkeypatch.setattr(
+        Method, "after_step", lambda method, done: os.kill(os.getpid(), signal.SIGTERM) if done < 4 else None
+    )
+    recipe = small.four_steps(recipe, tmp_path, {})
+    for to in ("none", "mlflow", "none"):
+        with pytest.raises(Interrupted):
+            fit(recipe.replace("run.report_to", to))
+    summary = fit(recipe.replace("run.report_to", "mlflow"))
+    found = small.history(summary["tracking_uri"], summary["mlflow_run_id"], "train/text")
+    assert [step for step, _ in found] == [1, 2, 3, 4]
+
+
+def test_what_needs_mlflow_is_refused_without_it(recipe: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r"register_as='mine' registers the export in MLflow; set report_to mlflow"):
+        recipe.changed({"run.report_to": "none", "run.register_as": "mine"})

@@ -311,7 +311,7 @@ def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") 
 
 @cache
 def _recipe() -> Any:
-    from multicse.models.text_encoder import EncoderConfig
+    from multicse.models.config import EncoderConfig
     from multicse.trainers.recipe import OptimConfig, Recipe
     from multicse.trainers.simcse import SimCSEConfig
 

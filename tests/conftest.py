@@ -14,7 +14,7 @@ import pytest
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
-from multicse.models.text_encoder import EncoderConfig
+from multicse.models.config import EncoderConfig
 from multicse.trainers.engine.mlflow_server import connect
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig

@@ -14,10 +14,18 @@ from pydantic import Discriminator, Field, PositiveInt, Tag
 
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
+from multicse.models.adapters import LoRASettings, add_adapters
+from multicse.models.packing import DECODERS
+from multicse.models.pooling import Pooling
+from multicse.models.pretrained import ENCODER
+from multicse.models.probes import check_vectors
 from multicse.models.sentence_encoder import AnyEncoderConfig, Settings
-from multicse.models.text_encoder import EncoderConfig
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import new_model, open_text_model
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from multicse.models.word_encoder import WordEncoder
 
 log = logging.getLogger(__name__)
@@ -25,6 +33,75 @@ log = logging.getLogger(__name__)
 LOOKED_AT = 1000  # sentences in which words without vectors are counted before a run
 VECTORS = "vectors"
 """Folder in a run's output for word vectors that the run has trained."""
+
+
+class EncoderConfig(AnyEncoderConfig):
+    """Sentence encoder that a run starts from."""
+
+    kind: ClassVar[str] = "transformer"
+    layered: ClassVar[bool] = True
+
+    path: str
+    """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
+    pooling: Pooling | None = None
+    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
+    for CLIP and models for text generation, otherwise mean."""
+    prompt: str | None = None
+    """Prompt before every text in training and evaluation; exports contain it as the default prompt. If None, the default
+    prompt of the folder; an empty one removes it."""
+    include_prompt: bool | None = None
+    """Pool the tokens of the prompt, too. If None, the setting of the folder, otherwise True."""
+    scratch: bool = False
+    """Use configuration and tokenizer of the path, and initialise the weights randomly with the run's seed."""
+    hidden_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout in the layers, which creates the two views of a sentence. If None, the model's own (BERT: 0.1)."""
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout of the attention weights. If None, the model's own."""
+    lora: LoRASettings = LoRASettings()
+    """Low-rank adapters, trained instead of the transformer's weights; they are merged into exports."""
+
+    def read(self) -> PretrainedConfig:
+        """Read the configuration of the transformer and check the folder."""
+        try:
+            _, saved, config, _ = open_text_model(self.path, self.scratch, False, self.prompt, self.include_prompt)
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            if str(error).startswith("encoder."):
+                raise
+            raise ENCODER.cannot_load(self.path, error) from None
+        self.lora.check()
+        if self.lora.targets:
+            with torch.device("meta"):  # names only
+                self.lora.check_targets(new_model(config))
+        if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
+            raise ValueError(
+                f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "
+                "token; use eot (the last token) or mean"
+            )
+        if self.include_prompt is not None and not saved.conventions.prompt:
+            raise ValueError(
+                f"encoder.include_prompt={self.include_prompt} has no effect without a prompt; set encoder.prompt, or "
+                "remove it"
+            )
+        return config
+
+    def check_vectors(self) -> None:
+        """Compare the vectors of training, evaluation and export on a few texts; see `probes.check_vectors`."""
+        check_vectors(self.load([]), self.path)
+
+    def load(self, places: Sequence[Path]) -> TextEncoder:
+        """Load the transformer and add adapters."""
+        encoder = TextEncoder.from_pretrained(
+            self.path,
+            pooling=self.pooling,
+            hidden_dropout=self.hidden_dropout,
+            attention_dropout=self.attention_dropout,
+            scratch=self.scratch,
+            prompt=self.prompt,
+            include_prompt=self.include_prompt,
+        )
+        if self.lora.rank:
+            add_adapters(encoder.model, self.lora)
+        return encoder
 
 
 class WordEncoderConfig(AnyEncoderConfig):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
@@ -32,22 +32,35 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.adapters import merged
 from multicse.models.audio_towers import AST, HTSAT
 from multicse.models.hub_folders import SCALE
 from multicse.models.resnet_module import ResNetModule
 from multicse.models.text_encoder import TextEncoder, is_bert_pooler
 from multicse.models.text_folders import no_pooler
+from multicse.models.tower import Projection, Tower
 from multicse.models.towers import CLIPVision, ResNet
-
-if TYPE_CHECKING:  # which imports this module
-    from multicse.models.dual_encoder import DualEncoder
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types with the same weights as the text transformer of CLAP."""
 
 
-def save_dual(dual: DualEncoder, folder: str) -> None:
+class Dual(Protocol):
+    """The parts of a `DualEncoder` that are saved."""
+
+    text: TextEncoder
+    tower: Tower
+    text_projection: nn.Module
+    tower_projection: nn.Module
+    logit_scale: nn.Parameter
+    input: ImageInput | AudioInput
+    projection: Projection
+    embed_dim: int
+    modalities: tuple[str, ...]
+
+
+def save_dual(dual: Dual, folder: str) -> None:
     """Save a dual encoder to a folder in the form of `form_of`.
 
     Truncated texts keep their end token, even if training removed it (variant `released`).
@@ -57,7 +70,7 @@ def save_dual(dual: DualEncoder, folder: str) -> None:
     {"clip": _save_clip, "clap": _save_clap, "router": _save_router}[form_of(dual)](dual, place)
 
 
-def form_of(dual: DualEncoder) -> str:
+def form_of(dual: Dual) -> str:
     """Return the form in which `dual` is saved: ``clip``, ``clap`` or ``router``."""
     return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "router"
 
@@ -65,7 +78,7 @@ def form_of(dual: DualEncoder) -> str:
 # ---- CLIP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clip(dual: DualEncoder) -> bool:
+def _is_clip(dual: Dual) -> bool:
     """Return True for CLIP's text and image transformers, each with a linear projection."""
     text = dual.text
     return (
@@ -84,7 +97,7 @@ def _end(text: TextEncoder) -> int | None:
     return ends.pop() if len(ends) == 1 and ends <= set(text.tokenizer.all_special_ids) else None
 
 
-def _save_clip(dual: DualEncoder, folder: Path) -> None:
+def _save_clip(dual: Dual, folder: Path) -> None:
     tower: Any = dual.tower
     config = CLIPConfig(
         text_config={**dual.text.config.to_dict(), "eos_token_id": _end(dual.text), "projection_dim": dual.embed_dim},
@@ -103,7 +116,7 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
     images.save_pretrained(folder)  # for versions before transformers 5
 
 
-def _save_native(dual: DualEncoder, folder: Path, model: Any, processor: Any, modules: list[nn.Module]) -> None:
+def _save_native(dual: Dual, folder: Path, model: Any, processor: Any, modules: list[nn.Module]) -> None:
     """Save a model of transformers with its processor, and as a SentenceTransformer with further modules."""
     _clear_name_or_path(model.config)
     model.save_pretrained(folder)
@@ -113,7 +126,7 @@ def _save_native(dual: DualEncoder, folder: Path, model: Any, processor: Any, mo
     saved.save(str(folder), create_model_card=False)
 
 
-def _options(dual: DualEncoder) -> dict[str, Any]:
+def _options(dual: Dual) -> dict[str, Any]:
     """Return the text model's conventions with cosine similarity, since vectors have unit length."""
     return {**dual.text.conventions.options, "similarity_fn_name": "cosine"}
 
@@ -154,7 +167,7 @@ def _unused(tokenizer: Any) -> Any:
 # ---- CLAP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clap(dual: DualEncoder) -> bool:
+def _is_clap(dual: Dual) -> bool:
     """Return True for HTSAT, a RoBERTa with a pooler, and CLAP's projections."""
     text, tower = dual.text, dual.tower
     return (
@@ -168,7 +181,7 @@ def _is_clap(dual: DualEncoder) -> bool:
     )
 
 
-def _save_clap(dual: DualEncoder, folder: Path) -> None:
+def _save_clap(dual: Dual, folder: Path) -> None:
     tower: Any = dual.tower
     head: Any = dual.text.head
     known = ClapTextConfig().to_dict()
@@ -223,7 +236,7 @@ NO_TEXT = {
 """Configuration of the unused text transformer of a CLAP model that only encodes audio."""
 
 
-def _save_router(dual: DualEncoder, folder: Path) -> None:
+def _save_router(dual: Dual, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         dual.text.save(f"{place}/text")
         texts = SentenceTransformer(f"{place}/text", device="cpu", local_files_only=True)
@@ -240,7 +253,7 @@ def _save_router(dual: DualEncoder, folder: Path) -> None:
     save_file({"logit_scale": dual.logit_scale.detach().cpu().clone()}, folder / SCALE)
 
 
-def _item_modules(dual: DualEncoder, place: str) -> list[nn.Module]:
+def _item_modules(dual: Dual, place: str) -> list[nn.Module]:
     """Return the modules that encode images or audio, before the projection. `place` is a folder for their files."""
     tower, model = dual.tower, dual.tower.model
     made: Any = dual.input

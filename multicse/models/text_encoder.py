@@ -6,22 +6,20 @@ import inspect
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.models.adapters import LoRASettings, add_adapters, merged
+from multicse.models.adapters import merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
 from multicse.models.hub_folders import has_pooler, languages_of, model_class
 from multicse.models.packing import DECODERS, Packing, can_pack, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool, without_prompt
 from multicse.models.pretrained import ENCODER, pad_and_mask
-from multicse.models.probes import check_vectors
 from multicse.models.segments import segment_ids, segments_of
-from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
+from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
 from multicse.models.st_modules import Conventions, make_modules, write_for_older
 from multicse.models.text_folders import (
     default_pooling,
@@ -390,72 +388,3 @@ def patch_width(config: PretrainedConfig, tokens: int = 0) -> int:
 def is_bert_pooler(head: Head) -> bool:
     """Return True if a head has the form of BERT's pooler."""
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
-
-
-class EncoderConfig(AnyEncoderConfig):
-    """Sentence encoder that a run starts from."""
-
-    kind: ClassVar[str] = "transformer"
-    layered: ClassVar[bool] = True
-
-    path: str
-    """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
-    pooling: Pooling | None = None
-    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
-    for CLIP and models for text generation, otherwise mean."""
-    prompt: str | None = None
-    """Prompt before every text in training and evaluation; exports contain it as the default prompt. If None, the default
-    prompt of the folder; an empty one removes it."""
-    include_prompt: bool | None = None
-    """Pool the tokens of the prompt, too. If None, the setting of the folder, otherwise True."""
-    scratch: bool = False
-    """Use configuration and tokenizer of the path, and initialise the weights randomly with the run's seed."""
-    hidden_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout in the layers, which creates the two views of a sentence. If None, the model's own (BERT: 0.1)."""
-    attention_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of the attention weights. If None, the model's own."""
-    lora: LoRASettings = LoRASettings()
-    """Low-rank adapters, trained instead of the transformer's weights; they are merged into exports."""
-
-    def read(self) -> PretrainedConfig:
-        """Read the configuration of the transformer and check the folder."""
-        try:
-            _, saved, config, _ = open_text_model(self.path, self.scratch, False, self.prompt, self.include_prompt)
-        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-            if str(error).startswith("encoder."):
-                raise
-            raise ENCODER.cannot_load(self.path, error) from None
-        self.lora.check()
-        if self.lora.targets:
-            with torch.device("meta"):  # names only
-                self.lora.check_targets(new_model(config))
-        if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
-            raise ValueError(
-                f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "
-                "token; use eot (the last token) or mean"
-            )
-        if self.include_prompt is not None and not saved.conventions.prompt:
-            raise ValueError(
-                f"encoder.include_prompt={self.include_prompt} has no effect without a prompt; set encoder.prompt, or "
-                "remove it"
-            )
-        return config
-
-    def check_vectors(self) -> None:
-        """Compare the vectors of training, evaluation and export on a few texts; see `probes.check_vectors`."""
-        check_vectors(self.load([]), self.path)
-
-    def load(self, places: Sequence[Path]) -> TextEncoder:
-        """Load the transformer and add adapters."""
-        encoder = TextEncoder.from_pretrained(
-            self.path,
-            pooling=self.pooling,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            scratch=self.scratch,
-            prompt=self.prompt,
-            include_prompt=self.include_prompt,
-        )
-        if self.lora.rank:
-            add_adapters(encoder.model, self.lora)
-        return encoder

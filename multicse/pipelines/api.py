@@ -70,7 +70,8 @@ def prepare(recipe: Recipe) -> Recipe:
     tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)
     if kinds := kinds_of([*(stream.shards for stream in recipe.streams.values()), *tasks], OFFLINE):
         write_demo_shards(Path(OFFLINE), kinds)
-    return recipe.method.make_start(recipe)
+    start = recipe.method.make_start(recipe)
+    return recipe.replace("encoder.path", start) if start else recipe
 
 
 @dataclass(frozen=True)

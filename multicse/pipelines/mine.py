@@ -26,7 +26,7 @@ from multicse.data.shard_urls import format_options, table_kind
 from multicse.data.shard_writer import Drafts, LeftOut, Output, UnpackedSample, left_out_lines, pack
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
-from multicse.models.text_encoder import EncoderConfig
+from multicse.models.config import EncoderConfig
 from multicse.pipelines import RULES
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept

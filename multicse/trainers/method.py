@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from multicse.data.shards import ShardSet
 from multicse.data.streams.base import Batch
 from multicse.data.streams.text import TextStream
 from multicse.models.sentence_encoder import SentenceEncoder, Settings
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -30,7 +28,7 @@ def bibtex(citations: Sequence[str]) -> list[str]:
 
 
 class RecipeParts(Protocol):
-    """The parts of a recipe that `MethodConfig.check` reads; a `Recipe` has more, and contains the method itself."""
+    """The parts of a recipe that a method's settings read; a `Recipe` has more, and contains the method itself."""
 
     @property
     def streams(self) -> Mapping[str, Any]:
@@ -43,6 +41,9 @@ class RecipeParts(Protocol):
     @property
     def run(self) -> Any:
         """Settings of the run."""
+
+    def shards(self, stream: str) -> ShardSet:
+        """Open the shards of a stream."""
 
 
 class MethodConfig(Settings):
@@ -99,9 +100,9 @@ class MethodConfig(Settings):
                 read and rules that need it are skipped.
         """
 
-    def make_start(self, recipe: Recipe) -> Recipe:
-        """Create the encoder that a run starts from, if the method creates one, and return the recipe that names it."""
-        return recipe
+    def make_start(self, recipe: RecipeParts) -> str | None:
+        """Create the encoder that a run starts from, and return its folder; None if `encoder.path` has it."""
+        return None
 
     def build(self, encoder: Any) -> Method:
         """Return the method around `encoder`, which it trains."""

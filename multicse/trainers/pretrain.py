@@ -21,8 +21,8 @@ from multicse.models.packing import first_true
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.gather import gather, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput
-from multicse.trainers.recipe import EncoderConfig, Recipe, RecipeError
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput
+from multicse.trainers.recipe import EncoderConfig, RecipeError
 
 KEY = 10
 """Hex digits in the folder name of a new encoder."""
@@ -37,8 +37,8 @@ class FreshStartConfig(MethodConfig):
     """Settings of a new encoder and tokenizer, created from the stream's text in a folder below `encoder.path`. If None,
     `encoder.path` is trained further."""
 
-    def make_start(self, recipe: Recipe) -> Recipe:
-        """Create the new encoder, unless it exists, and return the recipe that names it.
+    def make_start(self, recipe: RecipeParts) -> str | None:
+        """Create the new encoder, unless it exists, and return its folder.
 
         The name of its folder is a hash of everything that determines it, including the stream ``text``.
 
@@ -46,7 +46,7 @@ class FreshStartConfig(MethodConfig):
             RecipeError: If `encoder.path` itself contains an encoder.
         """
         if self.fresh is None:
-            return recipe
+            return None
         assert isinstance(recipe.encoder, EncoderConfig)
         path, shards = Path(recipe.encoder.path), recipe.shards("text")
         if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # from a run's recipe.json
@@ -67,7 +67,7 @@ class FreshStartConfig(MethodConfig):
                 made = Path(place) / "start"
                 make_encoder(self.fresh, sentences(recipe), made, recipe.run.seed)
                 made.rename(folder)
-        return recipe.replace("encoder.path", str(folder))
+        return str(folder)
 
 
 class MaskedLMConfig(FreshStartConfig):

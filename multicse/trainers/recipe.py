@@ -26,8 +26,8 @@ from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
 from multicse.models.config import AnyEncoder
+from multicse.models.config import EncoderConfig as EncoderConfig
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
-from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig
 from multicse.trainers.registry import method_config

@@ -51,9 +51,10 @@ from transformers import (
 from multicse.evaluation.encoders.encoder import load_encoder, without_neighbours
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
+from multicse.models.config import EncoderConfig
 from multicse.models.probes import check_vectors
 from multicse.models.st_modules import add_whitening, read_modules
-from multicse.models.text_encoder import EncoderConfig, TextEncoder
+from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.export import verify
 from multicse.trainers.engine.launch import fit

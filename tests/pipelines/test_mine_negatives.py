@@ -11,7 +11,7 @@ import pytest
 from multicse.data.shard_writer import Output, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.text import TextStream
-from multicse.models.text_encoder import EncoderConfig
+from multicse.models.config import EncoderConfig
 from multicse.pipelines.mine_negatives import COLUMNS, main
 from tests.small import WORDS
 

@@ -237,4 +237,4 @@ def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.Mo
     monkeypatch.setattr(measures, "load_model", lambda model: Finds())
     table = TABLES["TD.1"]
     paper = next(row.paper for row in table.rows if row.label.startswith("Visual"))
-    assert tuple(measures.nearest("x", table, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)
+    assert tuple(measures.nearest("x", table.columns, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)

@@ -62,9 +62,9 @@ def test_a_curve_is_one_over_layers_and_a_trained_model_is_a_line(model: Path) -
         return task.score(load_model(f"{model}@{pooling}", device="cpu")).metrics["spearman"]
 
     table = replace(table, columns=("0", "1", "2"))
-    curve = measures.layers(f"{model}@max", table, data)
+    curve = measures.layers(f"{model}@max", table.columns, data)
     assert curve == pytest.approx({str(layer): score(f"layer{layer}-max") for layer in range(3)})
-    assert measures.layers(str(model), table, data) == pytest.approx(dict.fromkeys("012", score("mean")))
+    assert measures.layers(str(model), table.columns, data) == pytest.approx(dict.fromkeys("012", score("mean")))
     values = {row.label: {layer: [value, value + 2] for layer, value in curve.items()} for row in table.rows}
     drawn = reproduce.drawn(table, table.columns, values).axes[0].lines
     assert [line.get_label() for line in drawn] == ["CLS", "Mean", "Max", "SG", "SG-OPT"]
@@ -82,10 +82,10 @@ def test_models_in_the_plane_of_two_columns() -> None:
 
 def test_seconds_of_a_run_and_of_an_untrained_model(model: Path) -> None:
     table, data = TABLES["T6"], model.parent
-    plain = measures.seconds(f"{model}@last2", table, data)
+    plain = measures.seconds(f"{model}@last2", table.columns, data)
     assert plain["inference"] > plain["training"] == 0
     (model.parent / "summary.json").write_text(json.dumps({"train_seconds": 12.5}))
-    assert measures.seconds(str(model), table, data)["training"] == 12.5
+    assert measures.seconds(str(model), table.columns, data)["training"] == 12.5
 
 
 def test_flows_are_fitted_on_the_texts_of_the_paper() -> None:

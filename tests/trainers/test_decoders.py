@@ -30,8 +30,9 @@ from transformers import (
 
 from multicse.models import packing
 from multicse.models.adapters import LoRASettings, add_adapters
+from multicse.models.config import EncoderConfig
 from multicse.models.packing import can_pack
-from multicse.models.text_encoder import EncoderConfig, TextEncoder
+from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check
 from multicse.trainers.nonling import NonLingCSEConfig

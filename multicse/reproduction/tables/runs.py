@@ -279,7 +279,7 @@ def _measured(
     spec: str, table: Table, columns: Sequence[str], scale: Scale, probing: Probing, seed: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
-        return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
+        return table.measure(spec, tuple(columns), scale.evaluation), {}
     asked = {column: _split(column) for column in columns}
     names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
     tasks = dict(zip(names, make_tasks(names, scale.evaluation, probing), strict=True))

@@ -21,8 +21,8 @@ Numbers = tuple[float | None, ...]
 """Published numbers of a row, one per column; None if the paper has no number."""
 Values = dict[str, dict[str, list[float]]]
 """Scores by label of the row and column, one per seed."""
-Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""Function of a model (as in `evaluate.py --model`), the table and the folder of evaluation data that returns a value per
+Measure = Callable[[str, tuple[str, ...], Path], dict[str, float]]
+"""Function of a model (as in `evaluate.py --model`), the columns and the folder of evaluation data that returns a value per
 column."""
 
 

@@ -17,6 +17,7 @@ from multicse.data.streams.base import StreamConfig
 from multicse.evaluation.encoders.baselines import Whitened
 from multicse.evaluation.task import Encoded, EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.trainers.method import RecipeParts
 from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def prepare(recipe: Recipe) -> None:
     recipe.encoder.prepare(partial(sentences, recipe), Path(recipe.run.output_dir), recipe.run.seed)
 
 
-def sentences(recipe: Recipe) -> Iterator[str]:
+def sentences(recipe: RecipeParts) -> Iterator[str]:
     """Yield every text of every text stream in the order of the shards; the stream reports unreadable samples."""
     for name, shards in _texts(recipe).items():
         for shard, count in zip(shards.shards, shards.counts, strict=True):
@@ -76,7 +77,7 @@ def some_sentences(recipe: Recipe, samples: int) -> Iterator[str]:
             yield from _sentences_at(recipe.streams[name], shards.shards[place], inside)
 
 
-def _texts(recipe: Recipe) -> dict[str, ShardSet]:
+def _texts(recipe: RecipeParts) -> dict[str, ShardSet]:
     """Return the shards of the text streams."""
     return {name: recipe.shards(name) for name, stream in recipe.streams.items() if stream.texts}
 

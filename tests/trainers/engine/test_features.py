@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from multicse.models.adapters import merged
-from multicse.models.text_encoder import EncoderConfig
+from multicse.models.config import EncoderConfig
 from multicse.pipelines import cyclip, simcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import launch

@@ -9,6 +9,42 @@ Every batch contains equally many samples of each segment (a share), segment aft
 number of consecutive segments. So all numbers of workers that divide the number of segments train on the same global
 batches.
 
+Example: two ranks read ten samples in two shards, a (6) and b (4), with seed 0 and the settings ``batch_size=4``,
+``segments=8`` and ``window=8``. A comma separates windows, a slash separates epochs, and a gap separates the ranks::
+
+    shards    b        b0 b1 b2 b3
+              a        a0 a1 a2 a3 a4 a5
+    segments  0        b0 b1
+              1        b2 b3 a0
+              2        a1 a2
+              3        a3 a4 a5
+    windows   0        b1 b0 / b1 b0
+              1        a0 b2, b3 / b3 b2, a0
+              2        a2 a1 / a2 a1
+              3        a3 a4, a5 / a4 a3, a5
+    task 0    rank 0   segment 0: b1 b0 / b1 b0
+                       segment 1: a0 b2, b3 / b3 b2
+              rank 1   segment 2: a2 a1 / a2 a1
+                       segment 3: a3 a4, a5 / a4 a3
+    block 0   rank 0   b1 a0 b0 b2 b1 b3 b0 b3 b2
+              rank 1   a2 a3 a1 a4 a2 a5 a1 a4 a3
+    batches   0        b1 a0   a2 a3
+              1        b0 b2   a1 a4
+              2        b1 b3   a2 a5
+              3        b0 b3   a1 a4
+    position  after 2  3 3   3 3
+
+- The *shards* are permuted and cut into 4 *segments*: 8 does not divide a batch of 4. Each segment gives every batch a share
+  of one sample. Rank 0 reads segments 0 and 1, rank 1 reads segments 2 and 3.
+- A *window* contains 8 / 4 samples of a segment, the last of an epoch fewer. Segment 1 consists of a piece of each shard;
+  they change places in epoch 1.
+- A *task* contains the windows that are read together: 8 / 2 samples of each segment of the rank, up to complete windows.
+- A *block* contains samples of a task in the order of their batches (here all, at most 16 MB). The b2 at the end belongs to
+  batch 4, whose sample of segment 0 is in task 1. `data/window.py` calls a block a chunk until Arrow contains it.
+- A *batch* has four samples. With one rank or four, the global batches are equal.
+- The *position* counts the samples of each segment in all epochs. From it, one, two or four ranks resume with batch 3. The
+  b3 in batch 2 is of epoch 0 and the b3 in batch 3 of epoch 1, so their views are different.
+
 No batch contains a sample twice, as its own negative. Segments have no sample in common, so only the batch in which an
 epoch of a segment ends and the next one begins needs care: it has the last samples of the one and the first samples of the
 other. Those of the first that are among the last change places with the next samples that are not. This moves samples only

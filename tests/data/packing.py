@@ -66,10 +66,12 @@ def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.tensor([[len(text)] for text in texts])}
 
 
-def reader(config: StreamConfig, tokenize: Tokenize | None = letters, batches: int = 20, **more: Any) -> Reader:
+def reader(
+    config: StreamConfig, tokenize: Tokenize | None = letters, batches: int = 20, name: str = "x", **more: Any
+) -> Reader:
     """A stream of one worker, read in this process from its start."""
     settings = {"seed": 5, "rank": 0, "world_size": 1, "start": {}, "inline": True, **more}
-    return Reader(config, "x", config.open(), tokenize=tokenize, batches=batches, **settings)
+    return Reader(config, name, config.open(), tokenize=tokenize, batches=batches, **settings)
 
 
 def spelt(ids: torch.Tensor) -> list[str]:

@@ -184,9 +184,9 @@ def to_device(module: nn.Module) -> nn.Module:
 
 def kernels_of(params: Any, kernel: str) -> bool:
     """Return the attention kernel that torch would choose for these tensors on an H100."""
-    half = params.query.dtype in (torch.float16, torch.bfloat16)
-    size = params.query.shape[-1]
-    return half and size <= 256 if kernel == "flash" else size % (8 if half else 4) == 0
+    dtype, size = params.query.dtype, params.query.shape[-1]
+    half = dtype in (torch.float16, torch.bfloat16)
+    return half and size <= 256 if kernel == "flash" else dtype != torch.float64 and size % (8 if half else 4) == 0
 
 
 def install() -> None:

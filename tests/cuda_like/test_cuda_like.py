@@ -17,30 +17,10 @@ from typing import Any
 import pytest
 import torch
 
-from multicse.pipelines import registry
+from tests.method_steps import CASES, EQUAL, ROWS
 
 HERE = Path(__file__).parent
 TORCH = Path(torch.__file__).parent
-PRECISIONS = ("fp32", "bf16", "fp16")
-SMOKE = [name for name in registry.NAMES if "smoke" in registry.load(name).RECIPES]
-TRAINED = {"encoder.vectors": "gclsr/vectors"}  # in the first row of GCLSR
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "simcse, chunks": ("simcse", {"run.mini_batch_size": 6}),
-    "simcse, guided": ("simcse", {"method.negatives": {"margin": 0.1, "guide": "frozen", "hardness": 1.0}}),
-    "sgbert, one layer": ("sgbert", {"method.loss": "opt1"}),
-    "visualcse, paper": ("visualcse", {"method.variant": "paper"}),
-    "visualcse, released": ("visualcse", {"method.variant": "released"}),
-    "mocoutrl, paper": ("mocoutrl", {"method.variant": "paper"}),
-    "mocoutrl, released": ("mocoutrl", {"method.variant": "released"}),
-    "gclsr, paper": ("gclsr", {**TRAINED, "method.variant": "paper"}),
-    "gclsr, nothing augmented": ("gclsr", {**TRAINED, "method.partial": 0.0}),
-    "gclsr, redrawn": ("gclsr", {**TRAINED, "encoder.unknown": "redrawn", "method.weighting": "softmax"}),
-}
-"""Pipeline and settings of code paths that the smoke recipes do not use; in one precision."""
-ROWS = {**{name: (name, {}, PRECISIONS) for name in SMOKE}, **{name: (*way, ("bf16",)) for name, way in VARIANTS.items()}}
-
-
-CASES = [(name, precision) for name, (_, _, precisions) in ROWS.items() for precision in precisions]
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +32,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, offline: Path) -> dict[tuple
     library, source = str(tmp_path_factory.mktemp("device") / "device.so"), str(HERE / "device.cpp")
     flags = ["-shared", "-fPIC", "-std=c++20", f"-I{headers}", f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}"]
     subprocess.run([compiler, source, *flags, "-ltorch_cpu", "-lc10", "-o", library], check=True)
-    run = [sys.executable, "-m", "tests.cuda_like.steps", library, json.dumps(ROWS)]
+    run = [sys.executable, "-m", "tests.cuda_like.steps", library]
     paths = os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
     lines = subprocess.run(
         run, check=True, cwd=offline, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
@@ -77,7 +57,7 @@ def test_a_step_waits_for_nothing(name: str, precision: str, found: dict[tuple[s
     ] == []
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if "gclsr" not in name or name.endswith("nothing augmented")])
+@pytest.mark.parametrize("name", EQUAL)
 def test_losses_and_gradients_equal_those_of_the_cpu(name: str, found: dict[tuple[str, str], dict[str, Any]]) -> None:
     """Without dropout, in fp32, and without GCLSR's augmentation, which draws other random numbers on a GPU."""
     on_cpu, on_gpu = ran(found[name, ROWS[name][2][0]])["losses"]

@@ -146,26 +146,6 @@ def test_rotated_queries_are_cast_for_the_kernel(monkeypatch: pytest.MonkeyPatch
     assert [(rules.query.dtype, rules.key.dtype, rules.value.dtype) for rules in seen] == [(torch.bfloat16,) * 3]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("size", [8, 20, 64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_kernels_of_a_gpu(dtype: torch.dtype, size: int, causal: bool) -> None:
-    """GPU kernels equal the padded batch. With dropout, output and gradient use the same draws."""
-    mask = text(7, length=9)["attention_mask"][:, 0]
-    mask[2] = 0
-    packed, options = Packing(mask.cuda(), mask), {"dropout_p": 0.0, "scale": None, "is_causal": causal}
-    row: Any = tuple(
-        torch.randn(1, 2, len(packed.places), size, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)
-    )
-    found, wanted = (with_gradients(within, packed, row, options) for within in (_within_offsets, _within_padded))
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4 if dtype == torch.float32 else 5e-2)
-    out = _within_offsets(packed, row, {**options, "dropout_p": 0.3})
-    weights = torch.randn_like(out)
-    by_value = torch.autograd.grad(out, row[2], weights)[0]
-    torch.testing.assert_close((by_value * row[2]).sum(), (out * weights).sum(), rtol=0.05, atol=0.5)
-
-
 def test_dropout_within_texts_equals_the_formula() -> None:
     """With the same draws: softmax of scaled products, dropout, times the values; gradients too."""
     row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))

@@ -411,7 +411,7 @@ def measure_train(place: Path, size: Size, data: Path | None) -> list[Row]:
 
 def run_tests(place: Path, size: Size, data: Path | None) -> list[Row]:
     """Run the tests that compare CUDA with the CPU; what they print goes to the log."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "0", "--durations=5", "tests/gpu"]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--durations=10", "tests/gpu"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     print(done.stdout, done.stderr, flush=True)
     found = {name: int(count) for count, name in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout[-400:])}
@@ -421,7 +421,7 @@ def run_tests(place: Path, size: Size, data: Path | None) -> list[Row]:
 
 Measure = Callable[[Path, Size, Path | None], list[Row]]
 PARTS: dict[str, tuple[Measure, float]] = {
-    "tests": (run_tests, 150),
+    "tests": (run_tests, 200),
     "text": (measure_text, 90),
     "pairs": (measure_pairs, 120),
     "image": (measure_image, 120),

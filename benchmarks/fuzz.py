@@ -344,12 +344,12 @@ def make_checkpoint(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from multicse.trainers.engine.checkpoint import METHOD, RECIPE, STATE, build_method, weights_of
+    from multicse.trainers.engine.checkpoint import FORMAT, METHOD, RECIPE, STATE, build_method, weights_of
 
     place = folder / "checkpoint"
     place.mkdir()
     save_file(weights_of(build_method(_recipe())), place / METHOD)
-    torch.save({"step": 3, "before": {}, "best": (0.0, 0), "rng": torch.get_rng_state()}, place / STATE)
+    torch.save({"format": FORMAT, "step": 3, "before": {}, "rng": torch.get_rng_state()}, place / STATE)
     (place / RECIPE).write_text(_recipe().to_json())
 
 

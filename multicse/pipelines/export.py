@@ -109,9 +109,11 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
     from multicse.trainers.engine.checks import describe_known_shards_of
+    from multicse.trainers.engine.selection import Selection
 
     state = read_state(checkpoint)
-    numbers = {"before": state["before"], "best_step": state["best"][1]}
+    step, _ = Selection.read(recipe.evaluation, state).kept(state["step"])
+    numbers = {"before": state["before"], "best_step": step}
     for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
         if not summary.is_file():
             continue

@@ -24,13 +24,14 @@ TEXTS = ["the cat sees a red house", "dog"]
 def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     from safetensors.torch import save_file
 
-    from multicse.trainers.engine.checkpoint import build_method
+    from multicse.trainers.engine.checkpoint import FORMAT, build_method
 
     folder.mkdir(parents=True)
     weights = {name: (scale * value).contiguous().clone() for name, value in build_method(recipe).state_dict().items()}
     save_file(weights, folder / "method.safetensors")
     (folder / "recipe.json").write_text(recipe.to_json())
-    torch.save({"before": {"lee": {"spearman": 10.0}}, "best": [12.0, 3, 0]}, folder / "state.pt")
+    state = {"format": FORMAT, "step": 4, "before": {"lee": {"spearman": 10.0}}, "selection": {"best_step": 3}}
+    torch.save(state, folder / "state.pt")
     return folder
 
 

@@ -222,7 +222,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     output = tmp_path / "best"
     parent = replace(search.parent, journal=output / "journal.jsonl")
     result = deliver_best(search.plan, both, scores[0], parent, output, "multicse-best")
-    assert result["steps"] == 6 and result["best_step"] == read_state(folders[1])["best"][1] <= 6
+    assert result["steps"] == 6 and result["best_step"] == read_state(folders[1])["selection"]["best_step"] <= 6
 
 
 @pytest.mark.cluster

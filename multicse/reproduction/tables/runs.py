@@ -35,8 +35,8 @@ from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.engine.launch import fit, resolve
-from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
+from multicse.trainers.engine.selection import lower_is_better
 from multicse.trainers.recipe import Recipe
 
 SENTEVAL = Path("SentEval/data/downstream")

@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.pt", "recipe.json"
 """Files of a checkpoint: current weights, weights of the best evaluation (optional), remaining state, recipe."""
+FORMAT = 2
+"""Format of `STATE`, which contains it; files of other formats are not read."""
 AVERAGE = "average.safetensors"
 """Moving average of the weights, if `run.ema` is set."""
 KEPT = 2
@@ -181,19 +183,25 @@ def write(folder: Path, recipe: Recipe, weights: dict[str, dict[str, Tensor] | N
         if tensors is not None:
             save_file(tensors, folder / name)
     buffer = io.BytesIO()  # torch's file writer ends the process if the disk is full
-    torch.save(state, buffer)
+    torch.save({"format": FORMAT, **state}, buffer)
     (folder / STATE).write_bytes(buffer.getbuffer())
     (folder / RECIPE).write_text(recipe.to_json())
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint other than weights and recipe. Raises ValueError if the file is damaged."""
+    """Return the state of a checkpoint other than weights and recipe.
+
+    Raises:
+        ValueError: If the file is damaged, or of another format.
+    """
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     except Exception as error:  # RuntimeError, EOFError, UnpicklingError (whose text advises unsafe loading), ...
         raise ValueError(
             f"{folder / STATE} is damaged ({type(error).__name__}); use an earlier checkpoint, or train again"
         ) from None
+    if state.get("format") != FORMAT:
+        raise CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
     return state
 
 

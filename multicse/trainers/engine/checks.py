@@ -36,7 +36,7 @@ SHARE = 16
 
 Callback = Callable[[int, dict[str, float], Any], object]
 """Function that is called on rank 0 with the step, the metrics by name, and the `Engine`, whose `recipe`, `method`, `steps`
-and `best_score` it may read."""
+and `selection` it may read."""
 
 
 def check(recipe: Recipe) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.inputs import difference, inputs, start_over
+from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
@@ -80,16 +80,14 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         if host.rank == 0:
             self.inputs = inputs(recipe) | self.inputs
-        self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
-        self.done = False
+        self.selection = Selection(evaluation, self.development[0] if evaluation.select else None)
+        self.step, self.done = 0, False
         self.rescued: Path | None = None
         """Folder of the last checkpoint if its store did not take it."""
         self.windows: tuple[dict[str, Any], ...] = ()
         """States of the windows of all ranks in the checkpoint of a resumed run."""
-        self.last_score = -math.inf
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
-        self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.baseline: dict[str, dict[str, float]] = {}
         """Scores of the untrained encoder after whitening."""
@@ -148,7 +146,7 @@ class Engine:
         self._log_scores("untrained_whitened", self.baseline)
         self._evaluate()
         if not self.recipe.evaluation.choose_untrained:
-            self.best_score, self.best = -math.inf, None
+            self.selection.forget()
         checkpoint.set_weights(self.chosen, trained)
         self.step = step
 
@@ -181,11 +179,10 @@ class Engine:
             evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
             if evaluated:
                 before = time.perf_counter()
-                improved = self._evaluate()
+                self._evaluate()
                 took = time.perf_counter() - before
                 self.evaluation_seconds, window.start = self.evaluation_seconds + took, window.start + took
-                patience = self.recipe.evaluation.patience
-                self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
+                self.done = self.done or self.selection.exhausted
                 if self.done and window.steps:  # stopped early
                     self._report(window, readers)
                     window = self.window = Window(readers)
@@ -225,43 +222,18 @@ class Engine:
             if any(name in streams for streams in self.recipe.method.updates().values())
         }
 
-    def _evaluate(self) -> bool:
-        """Score the development tasks and keep the best weights. Return True if this step is the best so far."""
+    def _evaluate(self) -> None:
+        """Score the development tasks and keep the best weights."""
         self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
         for task in self.development[:1]:
             self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
-        if not scores or self.recipe.evaluation.select is None:
-            self.best, self.best_step = None, self.step
-            return True
-        task, config = self.development[0], self.recipe.evaluation
-        score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
-        better, lower = score > self.best_score, score < self.last_score
-        self.last_score = score
-        if better:
-            self.best_score, self.best_step = score, self.step
-            self.best = checkpoint.weights_of(self.chosen) if config.keep == "best" else None
-        if config.patience_counts == "decreases":
-            self.bad_rounds += lower
-        else:
-            self.bad_rounds = 0 if better else self.bad_rounds + 1
-        step, kept = self._chosen()
-        if self.log and kept is not None:  # trackers show the last value of a metric, not the best
-            self.log.log(self.step, {f"best/{task.name}/{task.primary}": kept, "best/step": step})
-        return better
-
-    def _chosen(self) -> tuple[int, float | None]:
-        """Return the step whose weights are kept, and their first development score, or None if not finite."""
-        step, score = self.step if self.recipe.evaluation.keep == "last" else self.best_step, self.kept_score
-        if self.development and lower_is_better(self.development[0]):
-            score = -score
-        return step, score if math.isfinite(score) else None
-
-    @property
-    def kept_score(self) -> float:
-        """Development score (higher is better) of the weights that are kept; minus infinity if there is none."""
-        return self.last_score if self.recipe.evaluation.keep == "last" else self.best_score
+        selection = self.selection
+        selection.add(self.step, scores, partial(checkpoint.weights_of, self.chosen))
+        step, kept = selection.kept(self.step)
+        if self.log and selection.task and kept is not None:  # trackers show the last value of a metric, not the best
+            self.log.log(self.step, {f"best/{selection.task.name}/{selection.task.primary}": kept, "best/step": step})
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.log and scores:
@@ -276,14 +248,14 @@ class Engine:
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the weights that are kept and return the result of the run."""
-        if self.best is not None:
-            checkpoint.set_weights(self.chosen, self.best)
+        if self.selection.weights is not None:
+            checkpoint.set_weights(self.chosen, self.selection.weights)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
         skips, fingerprints = zip(*from_all_ranks((self.skips, fingerprint(self.chosen)), self.host), strict=True)
         if len(set(fingerprints)) > 1:
             raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")
-        step, score = self._chosen()
+        step, score = self.selection.kept(self.step)
         return {
             "before": self.before,
             "baseline": self.baseline,
@@ -334,15 +306,14 @@ class Engine:
         mine = {name: dict(reader.position) for name, reader in readers.items()}
         ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)
         positions, windows, skips = zip(*ranks, strict=True)
-        scores = {"score": self.last_score, "best": self.kept_score}
-        metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
+        metrics = {"step": float(self.step), **self.selection.metrics()}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # otherwise all ranks gather the weights
             self.host.save(None, metrics, last)
             return
         state = {
             "step": self.step,
             "done": self.done,
-            "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
+            "selection": self.selection.state_dict(),
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
@@ -359,7 +330,7 @@ class Engine:
             },
             "optimizers": {update: optimizer.state_dict() for update, optimizer in self.stepper.optimizers.items()},
         }
-        weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.best}
+        weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.selection.weights}
         if self.average is not None:
             weights[checkpoint.AVERAGE] = checkpoint.weights_of(self.chosen)
         state = checkpoint.copied(state)
@@ -380,13 +351,11 @@ class Engine:
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
-        if "segments" not in state:
-            raise checkpoint.CheckpointError(f"{folder} is from another version of MultiCSE; start over: --run.resume never")
-        before = state.get("inputs", {})
+        before = state["inputs"]
         if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", start_over("--run.resume never")):
             raise checkpoint.CheckpointError(text)
         self.inputs |= before
-        self.best = load_file(best) if best.exists() else None
+        self.selection.weights = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)
             self.average.n_averaged.fill_(state["step"])
@@ -394,7 +363,7 @@ class Engine:
         self.baseline = state["baseline"]
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
-        self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
+        self.selection.load_state_dict(state["selection"])
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
@@ -411,11 +380,6 @@ class Engine:
 def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:
     """Return the number of skipped samples of each stream over all ranks."""
     return {name: sum(rank[name] for rank in skips) for name in skips[0]}
-
-
-def lower_is_better(task: Task) -> bool:
-    """Return True if lower values of the task's primary metric are better, as for a loss."""
-    return bool(getattr(task, "lower_is_better", False))
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -22,6 +22,7 @@ from multicse.trainers.engine.checkpoint import (
 )
 from multicse.trainers.engine.launch import deliver
 from multicse.trainers.engine.output import JOURNAL
+from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.method import Method
@@ -105,13 +106,12 @@ def deliver_best(
     steps = trial.steps // len(plan.seeds)
     samples = steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
     state = read_state(folder)
-    _, best_step, *_ = state["best"]
     outcome = {
         "before": evaluate(tasks, start),
         "baseline": whitened(recipe, tasks, start, samples),
         "after": after,
         "steps": state["step"],
-        "best_step": state["step"] if recipe.evaluation.keep == "last" else best_step,
+        "best_step": Selection.read(recipe.evaluation, state).kept(state["step"])[0],
         "best_score": trial.best,
         "skipped": {},
         "skips": {},

@@ -81,7 +81,7 @@ class Sweep:
     def metric(self) -> str:
         """Return task and metric by which trials are compared, as shown in figures and tables."""
         from multicse.evaluation.registry import make_tasks
-        from multicse.trainers.engine.loop import lower_is_better
+        from multicse.trainers.engine.selection import lower_is_better
 
         config = self.recipe.evaluation
         (task,) = make_tasks([str(config.select)], config.data)

@@ -26,6 +26,7 @@ from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import JOURNAL, OUTLIVES, WRITER, locked, store_of
+from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe
@@ -124,7 +125,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
             ):
                 engine = Engine(seeded, TrialHost(store, budget, seeded), tracker)
                 engine.run()
-            kept = engine.kept_score
+            kept = engine.selection.kept_score
         else:
             _, checkpoint = train(seeded, handle, output, store, [forward(budget)])
             metrics = metrics_of(checkpoint, seeded)
@@ -157,8 +158,8 @@ def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
 def metrics_of(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
     """Return the metrics that belong to a checkpoint: step, score, and the score of the selected weights."""
     state = read_state(checkpoint)
-    best, _, _, last = state["best"]
-    return {"step": state["step"], "score": last, "best": last if recipe.evaluation.keep == "last" else best}
+    selection = Selection.read(recipe.evaluation, state)
+    return {"step": state["step"], "score": selection.last_score, "best": selection.kept_score}
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHandle:

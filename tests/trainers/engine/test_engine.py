@@ -155,8 +155,8 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output_dir) / "checkpoint"))
-    assert (made.best is None) == (keep == "last")
-    assert made.kept_score == SCORES[kept]  # the criterion of sweeps
+    assert (made.selection.weights is None) == (keep == "last")
+    assert made.selection.kept_score == SCORES[kept]  # the criterion of sweeps
     # A tracker's table shows the last value of a metric and should be sortable by the score of the kept weights.
     last = memory.values[steps]
     assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)

@@ -78,6 +78,19 @@ def no_waits(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_waits_are_noticed(device: torch.device) -> None:
+    """Copies from pinned memory are allowed."""
+    if device.type == "cpu":
+        pytest.skip("needs a GPU")
+    rows, pinned = torch.ones(9), torch.ones(9).pin_memory()
+    on_gpu = rows.to(device)
+    for wait in (lambda: on_gpu.sum().item(), lambda: on_gpu.nonzero(), lambda: rows.to(device), lambda: on_gpu.cpu()):
+        with pytest.raises(RuntimeError, match="synchroniz"), no_waits(device):
+            wait()
+    with no_waits(device):
+        assert pinned.to(device, non_blocking=True).device == on_gpu.device
+
+
 def tensors(updates: list[dict[str, Batch]]) -> dict[str, Tensor]:
     return {f"{stream}, {name}": t for batches in updates for stream, b in batches.items() for name, t in b.tensors.items()}
 

@@ -23,7 +23,7 @@ from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncode
 from multicse.models.st_modules import Conventions, make_modules, write_for_older
 from multicse.models.text_folders import (
     default_pooling,
-    load_model,
+    load_transformer,
     new_model,
     no_pooler,
     open_text_model,
@@ -142,7 +142,7 @@ class TextEncoder(SentenceEncoder):
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
             else:
-                model, pooler = load_model(path, saved.folder, config, pooler=pooling == "cls" and saved.head is None)
+                model, pooler = load_transformer(path, saved.folder, config, pooler=pooling == "cls" and saved.head is None)
                 # A head belongs to the pooling it was trained on.
                 head = pooler or (saved.head if pooling in ("cls", saved.pooling) else None)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder

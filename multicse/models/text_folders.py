@@ -104,7 +104,7 @@ def new_model(config: PretrainedConfig) -> Any:
     return model
 
 
-def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
+def load_transformer(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
     """Load a model without its pooler, and the pooler as a head.
 
     The head is None if the pooler was not requested, does not exist, or contains only zeros (`no_pooler`).

@@ -55,7 +55,7 @@ from multicse.models.config import EncoderConfig
 from multicse.models.probes import check_vectors
 from multicse.models.st_modules import add_whitening, read_modules
 from multicse.models.text_encoder import TextEncoder
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.export import verify
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -618,8 +618,8 @@ def test_the_length_of_a_stream_fits_the_encoder(length: int, message: str, tmp_
     folder = saved(tmp_path / "model", **PROMPTS)
     recipe = recipe.changed({"encoder.path": str(folder), "streams.text.max_length": length})
     with pytest.raises(RecipeError, match=f"streams.text.max_length={length}|{message}"):
-        check(recipe)
-    check(recipe.replace("streams.text.max_length", 24))
+        check_recipe(recipe)
+    check_recipe(recipe.replace("streams.text.max_length", 24))
 
 
 def test_training_ignores_the_whitening_of_an_export(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from multicse.pipelines import cli, registry
 from multicse.pipelines.run import VERBS
-from multicse.trainers.engine.checks import check, check_cluster
+from multicse.trainers.engine.checks import check_cluster, check_recipe
 from multicse.trainers.recipe import Recipe
 
 COMMANDS: dict[str, str | tuple[str, ...]] = {
@@ -214,5 +214,5 @@ def test_settings_that_do_not_fit_recipe_or_cluster_are_named(
     if changes.get("run.storage") == "file://FOLDER":
         changes = {**changes, "run.storage": f"file://{tmp_path}/runs"}
     with pytest.raises(ValueError, match=re.escape(named)):
-        check(recipe.changed(changes))
+        check_recipe(recipe.changed(changes))
         check_cluster(recipe.changed(changes), **{"cpus": 4, **cluster})

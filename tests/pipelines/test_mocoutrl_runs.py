@@ -20,7 +20,7 @@ from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl, parts
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
-from multicse.trainers.engine.checks import check, check_settings
+from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
@@ -86,10 +86,10 @@ def test_a_mean_with_padding_needs_200_positions(triplets: Recipe, tmp_path: Pat
         words.save_pretrained(tmp_path / "encoder")
         return triplets.replace("encoder.path", str(tmp_path / "encoder")).replace("encoder.scratch", True)
 
-    check(with_positions(199))
+    check_recipe(with_positions(199))
     with pytest.raises(RecipeError, match=r"method\.mean_with_padding"):
-        check(with_positions(199).replace("method.mean_with_padding", True))
-    check(with_positions(200).replace("method.mean_with_padding", True))
+        check_recipe(with_positions(199).replace("method.mean_with_padding", True))
+    check_recipe(with_positions(200).replace("method.mean_with_padding", True))
 
 
 def test_a_missing_wordnet_is_found_before_the_run(
@@ -99,7 +99,7 @@ def test_a_missing_wordnet_is_found_before_the_run(
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
     check_settings(recipe)  # does not read files
     with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
-        check(recipe)
+        check_recipe(recipe)
 
 
 def test_a_folder_with_a_lexicon_gets_an_absolute_path(

@@ -22,7 +22,7 @@ from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ResNetTower, ViTTower
 from multicse.trainers import clip
-from multicse.trainers.engine.checks import check, check_settings
+from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
 from tests.small import write_tar
@@ -76,7 +76,7 @@ def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
 
 def refused(checked: Recipe, setting: str) -> None:
     with pytest.raises(RecipeError, match="^" + re.escape(setting)):
-        check(checked)
+        check_recipe(checked)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[
     stream |= {"templates": ("a {}",), "classes": classes, "max_length": 24}
     made = recipe(tmp_path, EncoderConfig(path=str(tmp_path / "bert")))
     if right:
-        check(made.replace("streams.pairs", stream))
+        check_recipe(made.replace("streams.pairs", stream))
     else:
         refused(made.replace("streams.pairs", stream), "streams.pairs.classes")
-    check(made.replace("streams.pairs", {**stream, "label": "kind"}))  # the shards contain no class names for it
+    check_recipe(made.replace("streams.pairs", {**stream, "label": "kind"}))  # the shards contain no class names for it
 
 
 def bert(hidden: float, attention: float) -> BertConfig:
@@ -119,7 +119,7 @@ def test_simcse_needs_dropout(tmp_path: Path, case: str) -> None:
     config, settings, enough = DROPOUTS[case]
     made = recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "text", config), **settings), captions=0.1)
     if enough:
-        check(made)
+        check_recipe(made)
     else:
         refused(made, "method.captions")
 
@@ -128,9 +128,9 @@ def test_released_requires_clips_text_transformer(tmp_path: Path) -> None:
     path = saved(tmp_path / "bert", bert(0.1, 0.1))
     made = recipe(tmp_path, EncoderConfig(path=path), variant="released")
     refused(made, "encoder.path")
-    check(made.replace("method.variant", "fixed"))
-    check(made.replace("method.variant", "paper"))
-    check(made.replace("encoder.path", saved(tmp_path / "clip", clip_config())))
+    check_recipe(made.replace("method.variant", "fixed"))
+    check_recipe(made.replace("method.variant", "paper"))
+    check_recipe(made.replace("encoder.path", saved(tmp_path / "clip", clip_config())))
 
 
 def test_projections_of_folders(tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_projections_of_folders(tmp_path: Path) -> None:
     bert_folder = EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1)))
     tower = recipe(tmp_path / "tower", bert_folder, tower=VIT.model_copy(update={"path": path}))
     for setting, made in {"encoder.path": text, "method.tower.path": tower}.items():
-        check(made)
+        check_recipe(made)
         refused(made.replace("method.embed_dim", 7), setting)
         refused(made.replace("method.projection", "mlp"), setting)
-    check(text.replace("method.embed_dim", 7).replace("encoder.scratch", True))
+    check_recipe(text.replace("method.embed_dim", 7).replace("encoder.scratch", True))
     half = saved(tmp_path / "half", clip_config().text_config)  # without a projection, or with one that is not read
-    check(text.replace("method.embed_dim", 7).replace("encoder.path", half))
+    check_recipe(text.replace("method.embed_dim", 7).replace("encoder.path", half))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from multicse.models.config import EncoderConfig
 from multicse.models.packing import can_pack
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.nonling import NonLingCSEConfig
 from multicse.trainers.recipe import Recipe
 from tests.models import tiny_encoder
@@ -133,7 +133,7 @@ def test_equal_views_are_reported(recipe: Recipe, tmp_path: Path, caplog: pytest
     for dropout in (None, 0.1):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            check(recipe.replace("encoder.attention_dropout", dropout))
+            check_recipe(recipe.replace("encoder.attention_dropout", dropout))
         assert ("both views of a sentence are equal" in caplog.text) == (dropout is None)
 
 
@@ -196,4 +196,4 @@ def test_models_that_cannot_process_patches_are_refused(
 ) -> None:
     monkeypatch.setattr(EncoderConfig, "read", lambda self: config)
     with pytest.raises(ValueError, match=f"encoder.path: .*{message}"):
-        check(recipe)
+        check_recipe(recipe)

@@ -21,7 +21,7 @@ import pytest
 
 from multicse.pipelines.registry import NAMES, load
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 from tests.small import WORDS, png, sound, write_encoder, write_images, write_sounds, write_tar, write_text
@@ -303,7 +303,7 @@ def effects(recipe: Recipe, setting: Setting, before: dict[str, str]) -> Effects
     for value in _values(setting):
         try:
             changed = recipe.changed(dict.fromkeys(_twins(recipe, setting.path), value))
-            check(changed)
+            check_recipe(changed)
         except ValueError as error:
             (found.refused if setting.path.rpartition(".")[2] in str(error) else found.none).append(f"{value!r}: {error}")
             continue

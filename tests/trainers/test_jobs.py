@@ -11,7 +11,7 @@ import pytest
 
 from multicse.pipelines import evaluate, simcse
 from multicse.pipelines.cli import parse
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import kept, results_in
@@ -129,6 +129,6 @@ def test_files_that_ray_omits_from_a_job_are_named(
     assert (job / "sent" / "config.json").exists()
     (setting,) = changes
     with pytest.raises(ValueError, match=rf"^{setting}=.* is listed in {file}, so `ray job submit --working-dir` did not"):
-        check(resolve(recipe.changed(changes)))
+        check_recipe(resolve(recipe.changed(changes)))
     with pytest.raises(ValueError, match=r"^encoder.path: 'absent'"):
-        check(recipe.replace("encoder.path", "absent"))
+        check_recipe(recipe.replace("encoder.path", "absent"))

@@ -12,7 +12,7 @@ from ray import tune
 from multicse.pipelines import cyclip, visualcse
 from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.tuning.space import SearchSpace, check, grid, values_of, values_to_try
+from multicse.trainers.tuning.space import SearchSpace, check_space, grid, values_of, values_to_try
 from multicse.tune_spaces import every
 from tests.small import example
 
@@ -41,7 +41,7 @@ def test_spaces_fit_their_recipes(pipeline: str) -> None:
     used = set()
     for recipe in recipes.values():
         for name, space in fitting(pipeline, recipe).items():
-            check(space, recipe)
+            check_space(space, recipe)
             used.add(name)
     assert used == set(SPACES[pipeline])
 
@@ -51,7 +51,7 @@ def test_spaces_of_the_examples_fit_their_recipes(name: str) -> None:
     recipes = [make() for make in example(name).RECIPES.values()]
     for space in example(name).SPACES.values():
         assert all(recipe.paper == name for recipe in recipes) and space
-        check(space, recipes[0])
+        check_space(space, recipes[0])
 
 
 SIZES = {
@@ -101,4 +101,4 @@ def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
 )
 def test_errors_name_settings_that_do_not_fit(path: str, domain: SearchSpace) -> None:
     with pytest.raises(RecipeError, match=re.escape(path)):
-        check({path: domain}, visualcse.demo())
+        check_space({path: domain}, visualcse.demo())

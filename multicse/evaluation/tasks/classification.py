@@ -150,7 +150,7 @@ class ClassificationTask(LabelledTask):
     """Accuracy, macro precision, recall and F1, and Matthews' correlation of a probe on frozen embeddings, in points."""
 
     def __init__(self, name: str, data: Labelled, probing: Probing | None = None, head: str = "linear") -> None:
-        check(name, data, head, HEADS)
+        check_labelled(name, data, head, HEADS)
         super().__init__(name, data)
         self.probing = probing or Probing()
         self.head = head
@@ -195,7 +195,7 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
     )
 
 
-def check(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
+def check_labelled(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
     """Raise EvaluationError for a head that is not in `known`, or data without two classes in both dev and test."""
     if head not in known:
         raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads: {', '.join(known)}")

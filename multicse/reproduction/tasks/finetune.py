@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
-from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check, score
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check_labelled, score
 from multicse.reproduction.tasks.probe import MODULES
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class FinetuneTask(LabelledTask):
     """
 
     def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
-        check(name, data, head, MODULES)
+        check_labelled(name, data, head, MODULES)
         super().__init__(name, data)
         self.training = training or Training()
         self.head = head

@@ -39,7 +39,7 @@ Callback = Callable[[int, dict[str, float], Any], object]
 and `selection` it may read."""
 
 
-def check(recipe: Recipe) -> None:
+def check_recipe(recipe: Recipe) -> None:
     """Raise RecipeError (DataError for shards) if the recipe cannot run; `check_cluster` checks the cluster."""
     check_settings(recipe)
     _check_sent(recipe)
@@ -81,7 +81,7 @@ def check_streams(recipe: Recipe) -> None:
 def check_vectors(recipe: Recipe) -> None:
     """Load the encoder and raise RecipeError if training, evaluation and export would give different vectors.
 
-    This needs as much memory as the export. It is no part of `check`, which loads no weights.
+    This needs as much memory as the export. It is no part of `check_recipe`, which loads no weights.
     """
     with _named():
         recipe.encoder.check_vectors()
@@ -91,7 +91,7 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
     """Check that the cluster can run the recipe.
 
     Args:
-        recipe: Recipe that passed `check`.
+        recipe: Recipe that passed `check_recipe`.
         cpus: Logical CPUs of the cluster. If None, resources are not checked.
         gpus: Logical GPUs. If the recipe uses none of them, a warning is logged.
         nodes: Number of nodes. Several nodes must be able to reach storage and tracking server.
@@ -201,7 +201,7 @@ def _check_sent(recipe: Recipe) -> None:
 
 
 def check_settings(recipe: Recipe) -> None:
-    """Raise RecipeError if settings contradict each other. This is the part of `check` that reads no files."""
+    """Raise RecipeError if settings contradict each other. This is the part of `check_recipe` that reads no files."""
     _check_updates(recipe)
     if recipe.encoder.kind != recipe.method.encoder_kind:
         raise RecipeError(

@@ -40,7 +40,7 @@ def inputs(recipe: Recipe) -> dict[str, str]:
 
     They are the samples of every stream, the data of every evaluation task, files, folders and models that settings name,
     and the text of the user's own Python files. An input that cannot be read is left out: a finished run does not need it,
-    and before an unfinished run starts, `checks.check` reports it.
+    and before an unfinished run starts, `checks.check_recipe` reports it.
 
     Args:
         recipe: Recipe with absolute paths.

@@ -26,7 +26,13 @@ from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine import record
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
-from multicse.trainers.engine.checks import check, check_cluster, check_places, check_vectors, describe_known_shards_of
+from multicse.trainers.engine.checks import (
+    check_cluster,
+    check_places,
+    check_recipe,
+    check_vectors,
+    describe_known_shards_of,
+)
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import Host, RayHost, Stopped
 from multicse.trainers.engine.inputs import PLACES
@@ -166,7 +172,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     output = Output(recipe)
     if (summary := output.finished()) is not None:
         return complete(recipe, output, summary, elsewhere)
-    check(recipe)
+    check_recipe(recipe)
     output.owner()
     check_vectors(recipe)
     with Stop() as stop:

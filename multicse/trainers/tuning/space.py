@@ -56,7 +56,7 @@ def fixed(path: str, recipe: Recipe) -> str | None:
     return None
 
 
-def check(space: SearchSpace, recipe: Recipe) -> None:
+def check_space(space: SearchSpace, recipe: Recipe) -> None:
     """Raise RecipeError if trials cannot vary a setting of the space, or the recipe does not allow a value.
 
     Every choice and grid value, both ends of every range, and a hundred draws are tried as the only change of the recipe, as

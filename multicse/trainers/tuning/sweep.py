@@ -15,7 +15,7 @@ from ray.tune.search.sample import Domain
 from multicse.data.errors import redacted
 from multicse.trainers import registry
 from multicse.trainers.engine import record
-from multicse.trainers.engine.checks import check, check_streams
+from multicse.trainers.engine.checks import check_recipe, check_streams
 from multicse.trainers.engine.launch import resolve, with_uploaded_shards
 from multicse.trainers.engine.mlflow_server import source_tags
 from multicse.trainers.engine.output import experiment_of
@@ -116,9 +116,9 @@ def check_sweep(sweep: Sweep) -> None:
         raise RecipeError(f"--concurrent {sweep.concurrent}: no trial could run; set at least 1")
     if sweep.retries < 0:
         raise RecipeError(f"--retries {sweep.retries}: set at least 0")
-    check(sweep.recipe)
+    check_recipe(sweep.recipe)
     if sweep.space or sweep.trials != 1:
-        spaces.check(sweep.space, sweep.recipe)
+        spaces.check_space(sweep.space, sweep.recipe)
     for path, domain in sweep.domains.items():
         for value in spaces.values_to_try(domain):
             if redacted(str(value)) != str(value):
@@ -126,7 +126,7 @@ def check_sweep(sweep: Sweep) -> None:
                     f"search space: {path}={redacted(str(value))!r} contains a password, but values are stored in records"
                 )
             with spaces.named(f"{path}={value!r}"):
-                check(sweep.recipe.replace(path, value))
+                check_recipe(sweep.recipe.replace(path, value))
         for value in spaces.draws(domain) if path.startswith("streams.") else ():
             with spaces.named(f"{path}={value!r}"):
                 check_streams(sweep.recipe.replace(path, value))

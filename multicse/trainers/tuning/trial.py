@@ -20,7 +20,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
-from multicse.trainers.engine.checks import check, describe_shards_of
+from multicse.trainers.engine.checks import check_recipe, describe_shards_of
 from multicse.trainers.engine.cluster import quiet, to_foreground
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.launch import train
@@ -108,7 +108,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
     recipe = plan.recipe(changes)
     if not recipe.run.verbose:
         quiet()
-    check(recipe)
+    check_recipe(recipe)
     budget = Budget(len(plan.seeds), steps_of(recipe), judged=bool(changes))
     for seed in plan.seeds:
         seeded, output = placed(recipe, plan, trial_id, seed), plan.run_folder(trial_id, seed)

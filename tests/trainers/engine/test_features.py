@@ -23,7 +23,7 @@ from multicse.pipelines import cyclip, simcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
-from multicse.trainers.engine.checks import check, check_settings
+from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.export import write_export
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
@@ -152,8 +152,8 @@ def test_matryoshka_requires_losses_on_the_exported_embeddings(short: Recipe) ->
     with pytest.raises(RecipeError, match=r"run\.matryoshka"):
         check_settings(recipe.replace("method.head", "mlp"))
     with pytest.raises(RecipeError, match=r"run\.matryoshka=16: the embeddings have 16 dimensions"):
-        check(short.replace("run.matryoshka", (8, 16)))
-    check(short.replace("run.matryoshka", (15,)))
+        check_recipe(short.replace("run.matryoshka", (8, 16)))
+    check_recipe(short.replace("run.matryoshka", (15,)))
     joint = cyclip.demo().changed({"method.embed_dim": 8, "run.matryoshka": (8,)})
     assert joint.method.vector_size(joint.encoder.read()) == 8, "of the joint space, not of the text encoder"
 
@@ -200,10 +200,10 @@ def test_layer_wise_learning_rates_decrease_per_layer(short: Recipe) -> None:
 def test_each_data_set_needs_a_weight(short: Recipe) -> None:
     for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
         with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):
-            check(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
+            check_recipe(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
     for conflict in ({"streams.text.first": 5}, {"streams.text.shuffle": False}):
         with pytest.raises(RecipeError, match=r"streams\.text\.weights"):
-            check(short.changed({"streams.text.weights": (1, 3), **conflict}))
+            check_recipe(short.changed({"streams.text.weights": (1, 3), **conflict}))
 
 
 @pytest.mark.parametrize(
@@ -314,18 +314,18 @@ def test_a_guide_is_a_model_with_the_tokenizer_of_the_encoder(short: Recipe, pla
     def guided(guide: str) -> Recipe:
         return short.replace("method.negatives", {"margin": 0.1, "guide": guide})
 
-    check(guided(f"{place}/encoder"))
+    check_recipe(guided(f"{place}/encoder"))
     judge = build_method(guided(f"{place}/encoder")).get_submodule("judge")
     same_weights(judge, EncoderConfig(path=f"{place}/encoder").load(()))
     moved = guided(str(shutil.copytree(place / "encoder", tmp_path / place.name / "encoder")))
     assert moved.identity() == guided(f"{place}/encoder").identity() != short.identity()
     for guide, named in ((SMALL_ENCODER, "has another vocabulary"), (f"{place}/absent", "cannot be loaded|not found")):
         with pytest.raises(RecipeError, match=rf"method\.negatives\.guide.*({named})"):
-            check(guided(guide))
+            check_recipe(guided(guide))
     with pytest.raises(RecipeError, match="guide='frozen' has no effect without a margin"):
         short.replace("method.negatives", {"guide": "frozen"})
     with pytest.raises(RecipeError, match=r"method\.negatives\.margin_strategy='relative' has no effect"):
-        check(short.replace("method.negatives", {"margin_strategy": "relative"}))
+        check_recipe(short.replace("method.negatives", {"margin_strategy": "relative"}))
 
 
 def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> 
     changes = {"streams.nli.shards": str(table), "streams.nli.batch_size": 8, "streams.text": short.streams["text"]}
     settings = {name: getattr(short, name) for name in ("encoder", "evaluation", "run")}
     recipe = simcse.mixed().changed(changes).model_copy(update=settings).replace("run.mini_batch_size", 5)
-    check(recipe)
+    check_recipe(recipe)
     whole, _, before = run(recipe)
     assert {"train/nli", "train/text"} <= whole.values[6].keys()
     half = recipe.replace("run.output_dir", str(tmp_path / "half"))

@@ -12,7 +12,7 @@ import torch
 
 from multicse.pipelines.describe import describe_recipe
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.checks import check, check_settings
+from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps
@@ -70,8 +70,8 @@ def test_workers_do_not_share_a_gpu(recipe: Recipe) -> None:
 
 def test_few_samples_per_worker_are_a_warning(recipe: Recipe, caplog: pytest.LogCaptureFixture) -> None:
     two = recipe.changed({"run.num_workers": 2, **{f"streams.{name}.batch_size": 32 for name in recipe.streams}})
-    check(two)
+    check_recipe(two)
     assert not caplog.text
-    check(two.replace("streams.text.batch_size", 30))
+    check_recipe(two.replace("streams.text.batch_size", 30))
     assert "streams.text.batch_size=30 with run.num_workers=2 is 15 samples per worker" in caplog.text
     assert "streams.image" not in caplog.text

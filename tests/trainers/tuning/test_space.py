@@ -17,7 +17,7 @@ from ray.tune.search import sample
 from multicse.pipelines import simcse, visualcse
 from multicse.trainers.recipe import EvaluationConfig, ExportConfig, Recipe, RecipeError
 from multicse.trainers.tuning.search import Search
-from multicse.trainers.tuning.space import check, draws, fixed, sampled, values_of
+from multicse.trainers.tuning.space import check_space, draws, fixed, sampled, values_of
 from multicse.trainers.tuning.study import study
 from multicse.trainers.tuning.sweep import Sweep, own_values
 from multicse.trainers.tuning.trial import Plan, placed
@@ -70,7 +70,7 @@ def test_a_space_may_vary_exactly_the_settings_that_change_the_training(pipeline
         assert (fixed(path, recipe) is None) == effect, (path, value)
         if not effect:
             with pytest.raises(RecipeError, match=rf"^search space: {path}: .*(set|give|train|leave|cannot vary)"):
-                check({path: tune.choice([value])}, recipe)
+                check_space({path: tune.choice([value])}, recipe)
     # Names and kinds have one value; others require another setting, such as export.dimensions.
     assert not [path for path in single if path.startswith(("run.", "evaluation.", "optim."))] and len(single) < 20
 
@@ -106,7 +106,7 @@ def test_every_kind_of_domain_is_known() -> None:
 @pytest.mark.parametrize(("kind", "limits"), SUPPORTED)
 def test_domains_have_the_values_that_tune_draws(kind: Any, limits: tuple[Any, ...]) -> None:
     recipe, domain = simcse.demo(), kind(*limits)
-    check({"method.temperature": domain}, recipe)
+    check_space({"method.temperature": domain}, recipe)
     ours, tunes = draws(domain), domain.sample(size=3000, random_state=1)
     assert len(ours) > 1
     if isinstance(domain, sample.Float):
@@ -138,12 +138,12 @@ def test_domains_have_the_values_that_tune_draws(kind: Any, limits: tuple[Any, .
 )
 def test_domains_whose_values_cannot_be_used_are_refused_by_name(path: str, domain: Any, named: str) -> None:
     with pytest.raises(RecipeError, match=rf"^search space: {path}.*({named})"):
-        check({path: domain}, simcse.demo())
+        check_space({path: domain}, simcse.demo())
 
 
 def test_a_setting_is_varied_once() -> None:
     with pytest.raises(RecipeError, match=r"optim\.text contains optim\.text\.lr"):
-        check({"optim.text.lr": tune.uniform(0, 1), "optim.text": tune.choice([{"lr": 0.1}])}, simcse.demo())
+        check_space({"optim.text.lr": tune.uniform(0, 1), "optim.text": tune.choice([{"lr": 0.1}])}, simcse.demo())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_values_are_compared_and_stored_in_the_type_of_the_setting(own: dict[str
     """The recipe's value is never a change, and the searcher learns from every trial, also after records are read."""
     ((path, value),) = own.items()
     recipe = simcse.demo().replace(path, value)
-    check({path: domain}, recipe)
+    check_space({path: domain}, recipe)
     sweep = Sweep(pipeline="simcse", recipe=recipe, space={path: domain}, trials=40, seeds=(1,))
     search = object.__new__(Search)
     search.sweep, search.trials = sweep, {}

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from unittest import mock
 
 import griffe
@@ -129,12 +130,12 @@ def settings() -> str:
 
     def rows(prefix: str, model: type[BaseModel]) -> Iterable[tuple[str, ...]]:
         for name, field in model.model_fields.items():
-            meaning, annotation = attribute(model, name)
+            meaning = documented(model, name)
             parts = [] if get_origin(field.annotation) is dict else [*models(field.annotation)]
             if not parts or type(None) in get_args(field.annotation):
                 usual = {"name": "Name of the method.", "kind": "Kind of the stream."}
                 meaning = meaning or usual.get(name, "See the next rows.")
-                yield f"`{prefix}.{name}`", f"`{annotation}`", default(field), meaning
+                yield f"`{prefix}.{name}`", f"`{shown(field.annotation)}`", default(field), meaning
             for part in parts:
                 yield from rows(f"{prefix}.{name}", part)
 
@@ -192,20 +193,29 @@ def source(module: str) -> griffe.Module:
     return found
 
 
-def attribute(model: type, name: str) -> tuple[str, str]:
-    """Return the docstring and the annotation of a field, from the nearest class that has them."""
-    text = annotation = ""
+def shown(annotation: Any) -> str:
+    """Return a type as a reader of the page needs it: ``int or None``."""
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return shown(parts[0])
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, parts))
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(map(shown, parts))
+    name = {type(None): "None", ...: "..."}.get(annotation) or annotation.__name__
+    return f"{name}[{', '.join(map(shown, parts))}]" if parts else name
+
+
+def documented(model: type, name: str) -> str:
+    """Return the docstring of a field, from the nearest class that has one."""
     for owner in model.__mro__:
         found = (
             source(owner.__module__).members.get(owner.__qualname__) if owner.__module__.startswith("multicse.") else None
         )
         member = found.members.get(name) if found else None
-        if member and member.docstring and not text:
-            text = member.docstring.value
-        if isinstance(member, griffe.Attribute) and member.annotation and not annotation:
-            annotation = str(member.annotation).replace(" | ", " or ")
-            annotation = re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " or "), annotation)
-    return text, annotation
+        if member and member.docstring:
+            return str(member.docstring.value)
+    return ""
 
 
 # -------------------------------------------------------------------------------------------------- tasks and environment

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-T = TypeVar("T", bound=Sequence[Hashable])
+T = TypeVar("T")
+S = TypeVar("S", bound=Sequence[Hashable])
 
 
 class Settings(BaseModel):
@@ -16,7 +18,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def _each_once(values: T) -> T:
+def _each_once(values: S) -> S:
     twice = [value for value in dict.fromkeys(values) if list(values).count(value) > 1]
     if twice:
         raise ValueError(f"{twice[0]!r} is given twice; name it once")
@@ -33,6 +35,61 @@ EachOnce = AfterValidator(_each_once)
 """For tuples whose elements must differ."""
 Name = Annotated[str, AfterValidator(_no_blank)]
 """Text with at least one character that is not a blank."""
+
+
+class Mark(NamedTuple):
+    """What a setting names: everything that treats paths, tasks or resources alike finds them by their marks (`marked`)."""
+
+    kind: Literal["place", "shards", "task", "machine"]
+    words: tuple[str, ...] = ()
+    """Values of the setting that name nothing, such as ``small`` for a table of the package."""
+
+    def on_each(self, change: Callable[[str], str], value: Any) -> Any:
+        """Return a value in which every text, except for `words`, is changed; None and numbers stay."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.on_each(change, one) for one in value)
+        return change(value) if isinstance(value, str) and value not in self.words else value
+
+
+Place = Annotated[str, Mark("place")]
+"""File or folder, or the ID of a model."""
+Shards = Annotated[str, Mark("shards")]
+"""Shard URLs."""
+TaskName = Annotated[Name, Mark("task")]
+"""Name of an evaluation task, KIND:PLACE for one on the user's data."""
+Machine = Annotated[T, Mark("machine")]
+"""Setting of the machine, or of what is done with the result: it does not determine the result."""
+
+
+def marked(settings: Settings, before: str = "") -> Iterator[tuple[str, Mark, Any]]:
+    """Yield the dotted path, the mark and the value of every setting that has a mark, also of those in other settings.
+
+    Args:
+        settings: Settings, such as a recipe.
+        before: Beginning of the paths.
+    """
+    for name, mark in marks(type(settings)).items():
+        value = getattr(settings, name)
+        if mark is not None:
+            yield f"{before}{name}", mark, value
+        for key, part in (value if isinstance(value, dict) else {"": value}).items():
+            if isinstance(part, Settings):
+                yield from marked(part, f"{before}{name}.{key}." if key else f"{before}{name}.")
+
+
+@cache
+def marks(kind: type[Settings]) -> dict[str, Mark | None]:
+    """Return the mark of every setting of a class, or None."""
+    return {name: next(_found(field.annotation, *field.metadata), None) for name, field in kind.model_fields.items()}
+
+
+def _found(*parts: Any) -> Iterator[Mark]:
+    """Yield the marks in annotations, whose parts are annotations as well."""
+    for part in parts:
+        if isinstance(part, Mark):
+            yield part
+        else:
+            yield from _found(*get_args(part))
 
 
 def refuse_idle(settings: BaseModel, names: Iterable[str], why: str, place: str = "") -> None:

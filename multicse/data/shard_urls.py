@@ -139,6 +139,11 @@ def absolute(urls: str) -> str:
     return "::".join(_absolute(place) + options for place, options in map(split_options, _pieces([urls])))
 
 
+def places(urls: str) -> list[str]:
+    """Return the paths and URLs that `::` joins, without their options."""
+    return [split_options(piece)[0] for piece in _pieces([urls])]
+
+
 def split_options(url: str) -> tuple[str, str]:
     """Return a URL without its options, and the options with their `#`."""
     place = _OPTIONS.split(url, maxsplit=1)[0]

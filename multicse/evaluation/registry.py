@@ -154,6 +154,15 @@ def absolute(name: str) -> str:
     return f"{kind}:{shard_urls.absolute(place)}" + (f"?{shard_urls.format_options(options)}" if options else "")
 
 
+def places(name: str) -> list[str]:
+    """Return the paths and URLs of KIND:PLACE, and the values of its options, which may be files."""
+    kind, colon, place = name.partition(":")
+    if not colon or kind == "hub":
+        return []
+    place, options = _options(place)
+    return [*shard_urls.places(place), *options.values()]
+
+
 def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> list[Task]:
     """Return the tasks with these names or of these groups; without names, every STS set with data.
 

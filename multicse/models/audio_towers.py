@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from multicse.data.settings import Place
 from multicse.data.streams.device import mask_draws, spec_augment
 from multicse.data.streams.inputs import AudioInput
 from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
@@ -31,7 +32,7 @@ class AudioTower(TowerConfig):
     """SpecAugment in training: two bands of fewer than this number of bins are set to 0, the mean. 0 disables it."""
     mask_frames: int = Field(64, ge=0)
     """SpecAugment in training: two intervals of fewer than this number of frames are set to 0. 0 disables it."""
-    path: str | None = None
+    path: Place | None = None
     """Folder or model ID of a pretrained tower. If None, weights are initialised randomly."""
 
     def check(self) -> None:

@@ -13,13 +13,14 @@ import torch
 from pydantic import Discriminator, Field, PositiveInt, Tag
 
 from multicse.data.errors import DataError
+from multicse.data.settings import Place, Settings
 from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
 from multicse.models.adapters import LoRASettings, add_adapters
 from multicse.models.packing import DECODERS
 from multicse.models.pooling import Pooling
 from multicse.models.pretrained import ENCODER
 from multicse.models.probes import check_vectors
-from multicse.models.sentence_encoder import AnyEncoderConfig, Settings
+from multicse.models.sentence_encoder import AnyEncoderConfig
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import new_model, open_text_model
 
@@ -41,7 +42,7 @@ class EncoderConfig(AnyEncoderConfig):
     kind: ClassVar[str] = "transformer"
     layered: ClassVar[bool] = True
 
-    path: str
+    path: Place
     """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
     pooling: Pooling | None = None
     """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
@@ -109,7 +110,7 @@ class WordEncoderConfig(AnyEncoderConfig):
 
     kind: ClassVar[str] = "word vectors"
 
-    vectors: str | None = None
+    vectors: Place | None = None
     """Word2vec or GloVe file (.bin, .txt, .vec, optionally .gz), or a folder of word vectors. If None, vectors are trained
     on the sentences of the run before it starts."""
     dim: int = Field(300, gt=0)

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
+from multicse.data.settings import Place
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.audio_towers import ASTTower as ASTTower
 from multicse.models.audio_towers import HTSATTower as HTSATTower
@@ -41,7 +42,7 @@ class ViTTower(TowerConfig):
     """Attention heads per layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout of the attention weights in training; CLIP uses 0."""
-    path: str | None = None
+    path: Place | None = None
     """Folder or model ID of a pretrained tower. If None, weights are initialised randomly."""
 
     def config(self) -> Any:

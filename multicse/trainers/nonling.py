@@ -5,15 +5,15 @@ Images and audio pass through the transformer layers of the text encoder. Only t
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.settings import Mark, Settings
 from multicse.data.streams.base import Batch
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from multicse.models.pooling import Head
-from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder, patch_width
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
@@ -27,7 +27,7 @@ class PatchesConfig(Settings):
     SIZES: ClassVar[dict[str, str]]
     """Settings of the stream -> settings of the update that must be equal to them."""
 
-    path: str | None = None
+    path: Annotated[str, Mark("place", ("auto",))] | None = None
     """Folder or model ID of pretrained patch embeddings (ViT for images, AST for audio). If None, random initialisation."""
 
     def check_stream(self, name: str, recipe: RecipeParts) -> None:

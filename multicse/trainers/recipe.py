@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, reduce
+from operator import getitem
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,7 +22,7 @@ from pydantic import (
 )
 
 from multicse.data.errors import did_you_mean, redacted
-from multicse.data.settings import EachOnce, Name, Settings, refuse_idle
+from multicse.data.settings import EachOnce, Machine, Name, Place, Settings, TaskName, marked, refuse_idle
 from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
 from multicse.data.streams import AnyStream
@@ -120,13 +121,13 @@ AnyOptim = Annotated[Annotated[OptimConfig, Tag("adamw")] | Annotated[SGDConfig,
 class EvaluationConfig(Settings):
     """Evaluation tasks and checkpoint selection."""
 
-    data: str | None = None
+    data: Place | None = None
     """SentEval `downstream` folder or folder of raw TSV files. If None, only tasks without external data (Lee)."""
-    select: str | None = "stsb-dev"
+    select: TaskName | None = "stsb-dev"
     """Development task for checkpoint selection, by its primary metric. If None, the last step is kept."""
-    watch: Annotated[tuple[Name, ...], EachOnce] = ()
+    watch: Annotated[tuple[TaskName, ...], EachOnce] = ()
     """Additional development tasks that are logged at every evaluation."""
-    final: Annotated[tuple[Name, ...], EachOnce] = ()
+    final: Annotated[tuple[TaskName, ...], EachOnce] = ()
     """Test tasks, evaluated once before training and once after it."""
     eval_steps: int = Field(125, gt=0)
     """Steps between two evaluations; each may select the checkpoint."""
@@ -171,12 +172,12 @@ class ExportConfig(Settings):
 class RunConfig(Settings):
     """Execution, hardware and tracking of a run."""
 
-    output_dir: str = "runs"
+    output_dir: Machine[str] = "runs"
     """Folder for checkpoints, journal and export. In a Ray job with a working directory, relative paths start at
     ~/multicse."""
-    resume: Literal["auto", "never", "must"] = "auto"
+    resume: Machine[Literal["auto", "never", "must"]] = "auto"
     """Treatment of an unfinished run in output_dir: `auto` resumes it, `never` starts over, `must` requires one."""
-    overwrite: bool = False
+    overwrite: Machine[bool] = False
     """Replace the run in output_dir, even if it is finished or has another recipe."""
     seed: int = 42
     """Random seed for weights, data order, views and dropout."""
@@ -194,7 +195,7 @@ class RunConfig(Settings):
     the embedding."""
     ema: float | None = Field(None, gt=0, lt=1)
     """Decay per step of a moving average of the weights, for example 0.999, which is evaluated and exported."""
-    callbacks: Annotated[tuple[Name, ...], EachOnce] = ()
+    callbacks: Machine[Annotated[tuple[Name, ...], EachOnce]] = ()
     """User-defined callbacks, called at every logging step and every evaluation, as `package.module:NAME` or
     `FILE.py:NAME`: functions, or classes with a state that checkpoints contain."""
     gradient_checkpointing: bool = False
@@ -207,41 +208,41 @@ class RunConfig(Settings):
     """Precision of the forward and backward pass; weights and optimizer states stay fp32. fp16 requires a GPU."""
     tf32: bool = True
     """Use TF32 for fp32 matrix products on GPUs: several times faster, with a 10-bit instead of a 23-bit mantissa."""
-    save_steps: int | None = Field(None, gt=0)
+    save_steps: Machine[int | None] = Field(None, gt=0)
     """Steps between two checkpoints; the latest two are kept. If None, checkpoints are saved at evaluations."""
-    keep_every: int | None = Field(None, gt=0)
+    keep_every: Machine[int | None] = Field(None, gt=0)
     """Steps between two permanent checkpoints, which are never deleted. If None, there are none."""
-    logging_steps: int = Field(10, gt=0)
+    logging_steps: Machine[int] = Field(10, gt=0)
     """Steps between two log lines, which are also sent to the trackers."""
-    num_workers: int = Field(1, ge=0)
+    num_workers: Machine[int] = Field(1, ge=0)
     """Number of training processes; 0 trains in the current process, for debugging."""
-    cpus_per_worker: float = Field(1.0, gt=0)
+    cpus_per_worker: Machine[float] = Field(1.0, gt=0)
     """CPUs that Ray reserves for each worker, in addition to streams.*.cpus for reading."""
-    gpus_per_worker: float = Field(0, ge=0)
+    gpus_per_worker: Machine[float] = Field(0, ge=0)
     """GPUs per worker, also for num_workers 0: 1, or 0 to train on CPUs. A fraction requires a single worker."""
-    threads: int | None = Field(None, gt=0)
+    threads: Machine[int | None] = Field(None, gt=0)
     """Torch threads of a CPU worker. If None, the cores of the machine are divided among its workers."""
-    storage: str | None = None
+    storage: Machine[str | None] = None
     """Location of checkpoints, a folder or pyarrow URL (s3://…), required with several nodes. If None, MULTICSE_STORAGE,
     otherwise output_dir. A folder also replaces ~/multicse of jobs."""
-    max_failures: int = 0
+    max_failures: Machine[int] = 0
     """Maximum number of restarts from the last checkpoint after a worker failure."""
-    step_timeout: float = Field(1800, gt=0)
+    step_timeout: Machine[float] = Field(1800, gt=0)
     """Timeout of a training step in seconds, including the wait for batches; the worker is terminated after it. A warning
     is logged after a tenth of it."""
-    tracking_uri: str | None = None
+    tracking_uri: Machine[str | None] = None
     """MLflow tracking URI. If None, MLFLOW_TRACKING_URI, otherwise sqlite:///mlflow.db in the current folder (in
     ~/multicse for a Ray job with a working directory)."""
-    report_to: Literal["mlflow", "none"] = "mlflow"
+    report_to: Machine[Literal["mlflow", "none"]] = "mlflow"
     """Tracker. With `none`, metrics are in the journal of the run only, MLflow does not have to be installed, and the same
     command with `mlflow` sends the run later."""
-    experiment: str | None = None
+    experiment: Machine[str | None] = None
     """MLflow experiment of the run. If None, the paper in the recipe's name."""
-    register_as: str | None = None
+    register_as: Machine[str | None] = None
     """Name under which the export is registered in the MLflow model registry, as a new version."""
-    push_to_hub: str | None = None
+    push_to_hub: Machine[str | None] = None
     """Hugging Face Hub repository, USER/NAME, to which the export is uploaded; a new repository is private."""
-    verbose: bool = False
+    verbose: Machine[bool] = False
     """Show log messages of Ray and other libraries."""
 
     @model_validator(mode="after")
@@ -249,22 +250,6 @@ class RunConfig(Settings):
         if self.register_as is not None and self.report_to != "mlflow":
             raise ValueError(f"register_as={self.register_as!r} registers the export in MLflow; set report_to mlflow")
         return self
-
-
-_NOT_IDENTITY = (
-    *("output_dir", "num_workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures"),
-    *("experiment", "register_as", "push_to_hub", "callbacks", "verbose", "logging_steps", "save_steps"),
-    *("tracking_uri", "report_to", "keep_every", "resume", "overwrite", "step_timeout"),
-)
-"""Settings of a run that do not determine its result."""
-
-
-def _parts(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all nested dicts."""
-    for part in content.values():
-        if isinstance(part, dict):
-            yield part
-            yield from _parts(part)
 
 
 class RecipeError(ValueError):
@@ -382,40 +367,41 @@ class Recipe(Settings):
             left = {path: left[path] for path in errors}
         return recipe
 
+    def with_places(self, how: Mapping[str, Callable[[str], str]]) -> Self:
+        """Return a copy in which functions have changed all places, shards or tasks.
+
+        Args:
+            how: Kind of a mark (`multicse.data.settings.Mark`) -> function of the text.
+        """
+        named = ((path, mark, value) for path, mark, value in marked(self) if mark.kind in how)
+        changes = {path: (value, mark.on_each(how[mark.kind], value)) for path, mark, value in named}
+        return self.changed({path: new for path, (old, new) in changes.items() if new != old})
+
     def identity(self) -> str:
         """Return a hash of everything that determines the result, without output, URIs and resources; 12 hex digits.
 
-        Of local paths (except a lexicon's) only the last two parts count, so the same data in another folder or on another
-        machine has the same identity, as have URLs with a new signature.
+        Of local paths only the last two parts count, so the same data in another folder or on another machine has the same
+        identity, as have URLs with a new signature.
         """
         content = json.loads(self.to_json())
-        for name in _NOT_IDENTITY:
-            content["run"].pop(name)
-        for stream in content["streams"].values():
-            stream.pop("cpus")
-            stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
-        for part in (content["encoder"], *_parts(content["method"])):
-            for name in ("path", "vectors", "guide"):
-                if isinstance(part.get(name), str):
-                    part[name] = local_name(part[name])
-        evaluation = content["evaluation"]
-        evaluation["data"] = local_name(evaluation["data"] or "")
-        for name in ("watch", "final"):
-            evaluation[name] = [local_task(task) for task in evaluation[name]]
-        evaluation["select"] = local_task(evaluation["select"] or "")
+        for path, mark, _ in marked(self):
+            *parents, name = path.split(".")
+            part = reduce(getitem, parents, content)
+            if mark.kind == "machine":
+                del part[name]
+            else:
+                part[name] = mark.on_each(SHORT[mark.kind], part[name])
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """Return the settings that determine the result and differ between two recipes: path -> both values."""
         ours, theirs = self.flat(), other.flat()
-        paths = [path for path in {**ours, **theirs} if self.determines(path)]
+        paths = [path for path in {**ours, **theirs} if path not in self.machine() | other.machine()]
         return {p: (ours.get(p), theirs.get(p)) for p in paths if ours.get(p) != theirs.get(p)}
 
-    @staticmethod
-    def determines(path: str) -> bool:
-        """Return whether the result depends on a setting, by its dotted path; if not, it is no part of the identity."""
-        section, _, name = path.partition(".")
-        return not (section == "run" and name in _NOT_IDENTITY) and not (section == "streams" and name.endswith(".cpus"))
+    def machine(self) -> set[str]:
+        """Return the dotted paths of the settings on which the result does not depend; they are no part of the identity."""
+        return {path for path, mark, _ in marked(self) if mark.kind == "machine"}
 
     @cached_property
     def opened(self) -> dict[str, ShardSet]:
@@ -463,6 +449,10 @@ def local_task(name: str) -> str:
 def local_name(path: str) -> str:
     """Return the last two parts of a local path; URLs are returned unchanged."""
     return path if "://" in path else "/".join(path.rstrip("/").split("/")[-2:])
+
+
+SHORT = {"place": local_name, "shards": lambda urls: "::".join(map(local_name, urls.split("::"))), "task": local_task}
+"""How places count in an identity, by the kind of their mark."""
 
 
 def _readable(error: ValidationError) -> str:

@@ -6,15 +6,15 @@ The optional masked-language-model term of the released code, off by default, is
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from multicse.data.settings import Mark, Settings
 from multicse.data.streams.base import Batch
 from multicse.models.adapters import frozen, frozen_copy
-from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import has_dropout, open_text_model
 from multicse.trainers import losses
@@ -36,7 +36,7 @@ class NegativesConfig(Settings):
     margin_strategy: losses.MarginStrategy = "absolute"
     """Limit. `absolute`: similarity of the positive - margin. `relative`: similarity of the positive * (1 - margin).
     `threshold`: margin."""
-    guide: str | None = None
+    guide: Annotated[str, Mark("place", (FROZEN,))] | None = None
     """Model that measures these similarities: a folder or model ID with the encoder's tokenizer, or `frozen` for a copy of
     the initial encoder. If None, the trained encoder."""
     hardness: float = Field(0.0, ge=0)

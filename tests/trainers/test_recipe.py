@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from multicse.data.settings import marked
 from multicse.pipelines import clap, cyclip, gclsr, mocoutrl, multicse, sgbert, simcse, visualcse
+from multicse.pipelines.registry import NAMES, load
 from multicse.trainers.engine.checks import check_settings, find_callback
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.recipe import RecipeError
@@ -105,6 +107,27 @@ def test_every_path_of_a_method_is_absolute_for_workers_in_other_folders(
     (tmp_path / "tower").mkdir()
     recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("method.tower.path", "tower")
     assert resolve(recipe).flat()["method.tower.path"] == str(tmp_path / "tower")
+
+
+RECIPES = {f"{name}/{recipe}": make for name in NAMES for recipe, make in load(name).RECIPES.items()}
+
+
+def test_places_are_known_by_their_marks_and_not_by_their_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all recipes every path has a mark, words of settings are no paths, and an absolute path is the same experiment."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("small", "frozen", "auto", "shards/wiki1m", "SentEval/data/downstream"):
+        Path(folder).mkdir(parents=True)
+    for name, make in RECIPES.items():
+        recipe = make()
+        marks = {path: mark for path, mark, _ in marked(recipe)}
+        texts = {path: value for path, value in recipe.flat().items() if isinstance(value, str) and path != "name"}
+        assert {path for path, value in texts.items() if "/" in value} <= marks.keys(), name
+        resolved = resolve(recipe)
+        for path, value in resolved.flat().items():
+            if path in marks and texts.get(path) in marks[path].words:
+                assert value == texts[path], (name, path)
+        assert resolved.identity() == recipe.identity(), name
+        assert resolved.differences(recipe).keys() <= marks.keys(), name
 
 
 def test_secrets_of_urls_are_not_stored_and_do_not_change_the_identity() -> None:

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 
 from multicse.data.errors import DataError
 from multicse.data.order import batches_of, segment_count
-from multicse.data.settings import Settings, refuse_idle
+from multicse.data.settings import Machine, Settings, Shards, refuse_idle
 from multicse.data.shard_urls import sizes
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
@@ -91,7 +91,7 @@ class Batch:
 class StreamConfig(Settings):
     """Settings of every stream."""
 
-    shards: str
+    shards: Shards
     """Shard URLs: a path, a folder, a brace range, or several of these joined by `::`."""
     first: int | None = Field(None, gt=0)
     """Use only the first N samples of the shards. If None, all samples are used."""
@@ -115,7 +115,7 @@ class StreamConfig(Settings):
     """Treatment of samples that cannot be read. `raise`: the run stops. `skip`: they are skipped, counted and reported."""
     max_skipped_share: float = Field(0.01, ge=0, lt=1)
     """Largest share of skipped samples per epoch, with `on_bad_sample` `skip`: above it, the run stops."""
-    cpus: float = Field(0.25, gt=0)
+    cpus: Machine[float] = Field(0.25, gt=0)
     """Number of logical CPUs of a reading task."""
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from multicse.data.errors import DataError
 from multicse.data.order import seed_of
-from multicse.data.settings import Name, refuse_idle
+from multicse.data.settings import Mark, Name, refuse_idle
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.streams.base import Row, StreamConfig, Tokenize
@@ -74,7 +74,7 @@ class LexiconTextStream(TextStream):
 
     columns: tuple[Name] = ("txt",)
     """Field with the sentence."""
-    lexicon: str | None = None
+    lexicon: Annotated[str, Mark("place", ("small",))] | None = None
     """Folder of WordNet's database files, or `small` for a table of some 200 words. If None, the environment variables
     WNSEARCHDIR and WNHOME and the folders in which packages install WordNet are searched."""
 

@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from multicse.data.settings import marks
 from multicse.evaluation.registry import gold_of
 from multicse.evaluation.tables import before_after
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
+from multicse.trainers.recipe import RunConfig
 from multicse.trainers.registry import method_config
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
@@ -39,10 +41,10 @@ HUB_LICENCE = re.compile(
 LIBRARY = "reimers2019sentencebert"
 """Citation key of the sentence-transformers paper, which every card cites."""
 TEMPLATE = Path(__file__).with_name("card.md")
+FOLDERS = re.compile(r"(?:(?<=^)|(?<=[:=]))/(?!/)(?:[^:?&#]*/)?")
+"""Folders of absolute local paths in a path, in shard URLs, or in a task with options."""
 FOLDER = "path/to/this/folder"
 """Name of the folder in an encoder's usage example; replaced by the repository for an export on the Hugging Face Hub."""
-PRIVATE = ("output_dir", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "verbose")
-"""Settings of a run that describe the machine and not the model."""
 
 
 def library_versions() -> dict[str, str]:
@@ -143,10 +145,8 @@ def _publishable(recipe: Mapping[str, Any]) -> dict[str, Any]:
             return {key: clean(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [clean(item) for item in value]
-        if isinstance(value, str) and "/" in value:
-            return "::".join(Path(part).name if Path(part).is_absolute() else part for part in value.split("::"))
-        return value
+        return FOLDERS.sub("", value) if isinstance(value, str) else value
 
-    content = clean(recipe)
-    content["run"] = {key: value for key, value in content["run"].items() if key not in PRIVATE}
+    content, machine = clean(recipe), {name for name, mark in marks(RunConfig).items() if mark and mark.kind == "machine"}
+    content["run"] = {key: value for key, value in content["run"].items() if key not in machine}
     return content

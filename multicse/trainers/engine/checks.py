@@ -10,7 +10,6 @@ import importlib
 import inspect
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from multicse.evaluation.registry import DEVELOPMENT, is_development, known, mak
 from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.checkpoint import refuse_unwritable_storage
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
+from multicse.trainers.engine.inputs import places
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError, SGDConfig
@@ -130,16 +130,16 @@ def check_places(recipe: Recipe, nodes: int) -> None:
     Raises:
         RecipeError: If another node does not have a file, or did not answer.
     """
-    places = _local_places(recipe) if nodes > 1 else {}
-    if not places:
+    local = _local_places(recipe) if nodes > 1 else {}
+    if not local:
         return
     remedy = (
         "Put it on a file system that all nodes share, or set a URL (`pack.py upload` copies packed shards of any size), a "
         "model ID of the Hugging Face Hub, or a folder of up to 100 MB that `ray job submit --working-dir .` sends"
     )
-    elsewhere = sizes_elsewhere(places)
+    elsewhere = sizes_elsewhere(local)
     code = clone() or Path(__file__).resolve().parents[2]
-    for setting, paths in places.items():
+    for setting, paths in local.items():
         count, size = size_of(paths)
         what = f"{setting}: {paths[0]} ({count:,} files, {size / 1e6:,.1f} MB)"
         brought = all(in_copy(Path(path)) or (Path(path).is_relative_to(code) and size <= SMALL) for path in paths)
@@ -159,45 +159,26 @@ def check_places(recipe: Recipe, nodes: int) -> None:
                 raise RecipeError(f"{what} is on this machine, but not on node {address} ({there}). {remedy}")
 
 
-_LOCAL = re.compile(r"(?:^|::|[:=])(/(?!/).*?)(?=::|[?#&]|$)")
-"""Absolute local paths in a path, in shard URLs, or in tasks with options."""
-
-
-def _local(text: str) -> list[str]:
-    """Return the absolute local paths in a setting, also of ``file://`` URLs."""
-    pieces = (piece.replace("file:///", "/") for piece in text.split("::"))
-    return [place for piece in pieces if "://" not in piece for place in _LOCAL.findall(piece)]
-
-
 def _local_places(recipe: Recipe) -> dict[str, list[str]]:
     """Return the existing local paths that a recipe reads, by setting."""
-    places: dict[str, list[str]] = {}
-    for setting, text in _texts(recipe):
-        for place in _local(text):
-            paths = [place]
-            if not Path(place).exists():
-                with contextlib.suppress(DataError):  # does not exist
-                    paths = expand(place)[0]
-            places.setdefault(setting, []).extend(path for path in paths if Path(path).exists())
-    return {setting: paths for setting, paths in places.items() if paths}
-
-
-def _texts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the name and each text of all settings, except for the settings of the run."""
-    for setting, value in recipe.flat().items():
-        if not setting.startswith("run."):
-            yield from ((setting, text) for text in (value if isinstance(value, list) else [value]) if isinstance(text, str))
+    found: dict[str, list[str]] = {}
+    for setting, _, place in places(recipe):
+        paths = [place]
+        if Path(place).is_absolute() and not Path(place).exists():
+            with contextlib.suppress(DataError):  # does not exist
+                paths = expand(place)[0]
+        found.setdefault(setting, []).extend(path for path in paths if Path(path).is_absolute() and Path(path).exists())
+    return {setting: paths for setting, paths in found.items() if paths}
 
 
 def _check_sent(recipe: Recipe) -> None:
     """Raise RecipeError for a path that an ignore file excluded from a job."""
-    for setting, text in _texts(recipe):
-        for place in (text, *_local(text)):
-            if "/" in place and "://" not in place and (file := left_out(place)) is not None:
-                raise RecipeError(
-                    f"{setting}={text!r} is listed in {file}, so `ray job submit --working-dir` did not send it. "
-                    "Remove it there if it is small (a job's folder has at most 100 MB), or set a URL or a shared folder"
-                )
+    for setting, _, place in places(recipe):
+        if "/" in place and "://" not in place and (file := left_out(place)) is not None:
+            raise RecipeError(
+                f"{setting}={place!r} is listed in {file}, so `ray job submit --working-dir` did not send it. "
+                "Remove it there if it is small (a job's folder has at most 100 MB), or set a URL or a shared folder"
+            )
 
 
 def check_settings(recipe: Recipe) -> None:

@@ -20,15 +20,16 @@ import huggingface_hub
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
+from multicse.data import shard_urls
+from multicse.data.settings import Mark, marked
 from multicse.data.shard_urls import filesystem, split_options
 from multicse.data.shards import ShardSet
 from multicse.data.text_files import read_text
+from multicse.evaluation import registry as tasks
 from multicse.evaluation.registry import make_tasks
 from multicse.trainers import registry
 from multicse.trainers.recipe import Recipe, local_task
 
-PLACES = (".path", ".vectors", ".guide", ".lexicon")
-"""Ends of the settings that name a file, a folder or a model, besides shards and evaluation data."""
 WHOLE = 2**26
 """Bytes up to which a file is hashed whole. If it is larger, `BLOCKS` evenly spaced blocks of it are hashed; if it contains
 safetensors, also the header and the beginning of every tensor."""
@@ -97,14 +98,25 @@ def _unlisted(url: str) -> str:
     return digest_of(Path(path)) if isinstance(fs, LocalFileSystem) else str(fs.info(path).get("ETag"))
 
 
-def _places(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Yield the settings that name a file, a folder or a model, with their values: by their names, or by absolute paths."""
+def places(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Yield all paths, URLs and models that a recipe reads, each with its setting and the kind of the mark.
+
+    A user's settings without a mark count as places if they are absolute paths.
+    """
+    marks = {path: mark for path, mark, _ in marked(recipe)}
+    parts = {"shards": shard_urls.places, "task": tasks.places, "place": lambda text: [text], "machine": lambda text: []}
     for setting, value in recipe.flat().items():
-        if setting.startswith(("run.", "evaluation.")) or setting.endswith(".shards"):
-            continue
+        mark = marks.get(setting, Mark("place"))
         for text in value if isinstance(value, list) else [value]:
-            if isinstance(text, str) and (setting.endswith(PLACES) or Path(text).is_absolute()):
-                yield setting, text
+            if isinstance(text, str) and text not in mark.words and (setting in marks or Path(text).is_absolute()):
+                yield from ((setting, mark.kind, place) for place in parts[mark.kind](text))
+
+
+def _places(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield the settings that name a file, a folder or a model, with their values; the data of tasks are the tasks' own."""
+    for setting, kind, place in places(recipe):
+        if kind == "place" and setting != "evaluation.data":
+            yield setting, place
     for name, stream in recipe.streams.items():
         with contextlib.suppress(ValueError):  # not found
             yield from [(f"streams.{name}.{setting}", place) for setting, place in stream.defaults().items()]

@@ -10,8 +10,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from multicse.data import shard_writer
 from multicse.data.errors import redacted
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
-from multicse.data.wordnet import SMALL as SMALL_LEXICON
 from multicse.evaluation import registry as tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
@@ -35,7 +35,6 @@ from multicse.trainers.engine.checks import (
 )
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.hosts import Host, RayHost, Stopped
-from multicse.trainers.engine.inputs import PLACES
 from multicse.trainers.engine.journal import Journal, histories
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief, resolve_uri
@@ -115,12 +114,12 @@ def resolve(recipe: Recipe) -> Recipe:
         uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
     output = kept(Path(run.output_dir), storage).resolve()
     recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
-    for path, value in recipe.flat().items():
-        if path.endswith((*PLACES, "evaluation.data")) and value and value != SMALL_LEXICON and Path(value).exists():
-            recipe = recipe.replace(path, str(Path(value).resolve()))
-    for name, stream in recipe.streams.items():
-        recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
-    return _with_tasks(recipe, tasks.absolute)
+    return recipe.with_places({"place": _absolute, "shards": absolute, "task": tasks.absolute})
+
+
+def _absolute(place: str) -> str:
+    """Return the absolute path of a file or folder; the ID of a model stays."""
+    return str(Path(place).resolve()) if Path(place).exists() else place
 
 
 def with_uploaded_shards(recipe: Recipe) -> Recipe:
@@ -128,27 +127,14 @@ def with_uploaded_shards(recipe: Recipe) -> Recipe:
     storage = recipe.run.storage
     if storage is None or "://" not in storage:
         return recipe
-    for name, stream in recipe.streams.items():
-        recipe = recipe.replace(f"streams.{name}.shards", shard_writer.upload_small_shards(stream.shards, storage))
+    upload = partial(shard_writer.upload_small_shards, storage=storage)
 
     def task(name: str) -> str:
         kind, colon, place = name.partition(":")
         place, query, options = place.partition("?")
-        return f"{kind}:{shard_writer.upload_small_shards(place, storage)}{query}{options}" if colon else name
+        return f"{kind}:{upload(place)}{query}{options}" if colon else name
 
-    return _with_tasks(recipe, task)
-
-
-def _with_tasks(recipe: Recipe, change: Callable[[str], str]) -> Recipe:
-    """Return the recipe with the name of every evaluation task changed."""
-    evaluation = recipe.evaluation
-    return recipe.changed(
-        {
-            "evaluation.select": evaluation.select and change(evaluation.select),
-            "evaluation.watch": tuple(map(change, evaluation.watch)),
-            "evaluation.final": tuple(map(change, evaluation.final)),
-        }
-    )
+    return recipe.with_places({"shards": upload, "task": task})
 
 
 def fit(recipe: Recipe) -> dict[str, Any]:

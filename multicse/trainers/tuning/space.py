@@ -49,7 +49,7 @@ def fixed(path: str, recipe: Recipe) -> str | None:
             return UNUSED[name]
         if name.startswith("evaluation."):
             return "trials are compared by the same evaluation; set it for all trials"
-        if name.startswith("export.") or name == "name" or not recipe.determines(name):
+        if name.startswith("export.") or name == "name" or name in recipe.machine():
             return "it does not change the result of a trial; set it for all trials"
         if name.startswith("method.fresh"):
             return "it cannot vary, since all trials start from the same new encoder"

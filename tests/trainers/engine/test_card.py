@@ -87,8 +87,11 @@ def test_scores_data_and_usage() -> None:
 
 
 def test_local_paths_are_not_published() -> None:
-    card = model_card({**RECIPE, "encoder": {"path": "/home/someone/encoder"}}, DATA, NUMBERS, {}, TEXT._replace(bases=()))
+    tasks = {"final": ["zero-shot:/home/someone/photos?classes=/home/someone/classes.json", "pairs:s3://bucket/a/b.tsv"]}
+    recipe = {**RECIPE, "encoder": {"path": "/home/someone/encoder"}, "evaluation": tasks}
+    card = model_card(recipe, DATA, NUMBERS, {}, TEXT._replace(bases=()))
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
+    assert '"zero-shot:photos?classes=classes.json"' in card and '"pairs:s3://bucket/a/b.tsv"' in card
     assert '"wiki::more"' in card and '"path": "encoder"' in card
     assert "base_model" not in split(card)[0]
 

@@ -19,7 +19,7 @@ from multicse.models.towers import ViTTower
 from multicse.trainers import registry
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
-from multicse.trainers.engine.inputs import difference, digest_of, inputs, start_over
+from multicse.trainers.engine.inputs import difference, digest_of, inputs, places, start_over
 from multicse.trainers.engine.output import Output
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
@@ -196,6 +196,24 @@ def test_a_run_refuses_inputs_that_have_changed(
     assert again() == result
     shutil.rmtree(folder)
     assert again() == result
+
+
+def test_the_paths_of_all_kinds_of_settings(recipe: Recipe) -> None:
+    """Names of files may contain the characters that separate options; a user's own setting counts if it is absolute."""
+    changes = {
+        "streams.text.shards": "/a/R&D/x-{0..1}.tar::s3://b/y#split=train",
+        "evaluation.watch": ("sts:/p/q#1.tsv?gold=%2Fg%26h.txt", "lee-dev"),
+        "evaluation.select": None,
+        "name": "/own/file",
+    }
+    found = [(setting, place) for setting, _, place in places(recipe.changed(changes)) if setting in changes]
+    assert found == [
+        ("name", "/own/file"),
+        ("streams.text.shards", "/a/R&D/x-{0..1}.tar"),
+        ("streams.text.shards", "s3://b/y"),
+        ("evaluation.watch", "/p/q#1.tsv"),
+        ("evaluation.watch", "/g&h.txt"),
+    ]
 
 
 def test_another_encoder_of_the_same_name_is_another_input(recipe: Recipe, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def steps(name: str, precisions: list[str]) -> Iterator[tuple[str, Found]]:
             step += 1
             made.method.after_step(step)
         events = [[*event, count] for event, count in (device.RECORD - before).items()]
-        stepper.watch.check()
+        stepper.finite.check()
         yield precision, {"events": events, "record": sorted({line for _, line in device.RECORD}), "losses": alike}
     for reader in readers.values():
         reader.close()

@@ -176,7 +176,7 @@ def test_steps(row: Row, precision: str, device: torch.device) -> None:
             with no_waits(device) if step == 1 else contextlib.nullcontext():
                 stepper(step, readers, window)
                 made.method.after_step(step + 1)
-            stepper.watch.check()
+            stepper.finite.check()
             for update, named in stepper.named.items():
                 if any(not torch.equal(p, old) for p, old in zip(named.values(), before[update], strict=True)):
                     changed.add(update)

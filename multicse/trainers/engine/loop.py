@@ -224,7 +224,7 @@ class Engine:
 
     def _evaluate(self) -> None:
         """Score the development tasks and keep the best weights."""
-        self.stepper.watch.check()
+        self.stepper.finite.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
         for task in self.development[:1]:
@@ -272,7 +272,7 @@ class Engine:
         }
 
     def _report(self, window: Window, readers: dict[str, Reader]) -> None:
-        self.stepper.watch.check()
+        self.stepper.finite.check()
         self._count_skipped(readers)
         # The mean over the ranks is the total.
         counts = {f"data/{name}/skipped": float(self.skips[name] * self.host.world_size) for name in readers}
@@ -301,7 +301,7 @@ class Engine:
             reader.skipped = []
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
-        self.stepper.watch.check()
+        self.stepper.finite.check()
         self._count_skipped(readers)
         mine = {name: dict(reader.position) for name, reader in readers.items()}
         ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)

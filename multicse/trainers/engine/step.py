@@ -75,13 +75,13 @@ class Stepper:
         names = {parameter: name for name, parameter in method.named_parameters()}
         self.named = {update: {names[p]: p for p in optimizer.parameters} for update, optimizer in self.optimizers.items()}
         self.layers = sharded_layers(method)
-        self.watch = Watch(host.device)
+        self.finite = FiniteCheck(host.device)
 
     def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
         """Run all updates once and add their metrics to the window.
 
-        After a loss that is not finite no parameter is updated any more. On GPUs the error is raised later, by `watch.check`
-        when metrics are reported, since the host does not wait for the device here.
+        After a loss that is not finite no parameter is updated any more. On GPUs the error is raised later, by
+        `finite.check` when metrics are reported, since the host does not wait for the device here.
 
         Args:
             step: Number of the step, from 0.
@@ -92,7 +92,7 @@ class Stepper:
             NonFiniteLoss: On CPUs, if a loss or gradient is not finite.
             ValueError: If workers or steps train different parameters.
         """
-        run, host, watch = self.recipe.run, self.host, self.watch
+        run, host, finite = self.recipe.run, self.host, self.finite
         window.steps += 1
         self.method.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
@@ -103,7 +103,7 @@ class Stepper:
                 batches = {name: readers[name].on_device(next(readers[name])) for name in streams}
                 output = self._backward(update, batches, last=part == run.gradient_accumulation_steps - 1)
                 seen = Seen(step, update, {name: batch.keys[:8] for name, batch in batches.items()})
-                watch.add(seen, output.losses)
+                finite.add(seen, output.losses)
                 window.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
             if host.world_size > 1:
                 self._average(update)
@@ -111,12 +111,12 @@ class Stepper:
             if optimizer.scaling:  # an update that overflows is skipped, and the scale is reduced
                 norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` ignores it
             else:
-                watch.add(seen, {"gradient": norm})
+                finite.add(seen, {"gradient": norm})
             window.add({f"{name}/{update}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
             window.add({f"lr/{update}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
-            optimizer.update(watch.broken)
+            optimizer.update(finite.broken)
         if host.device.type == "cpu":
-            watch.check()
+            finite.check()
 
     def _backward(self, update: str, batches: dict[str, Batch], last: bool) -> StepOutput:
         """Compute the losses of an update and add their gradients; DDP and sharded layers reduce them with `last`."""
@@ -194,7 +194,7 @@ class Seen(NamedTuple):
     keys: dict[str, list[str]]
 
 
-class Watch:
+class FiniteCheck:
     """Detection of losses and gradients that are not finite, without waiting for the device in a step."""
 
     def __init__(self, device: torch.device) -> None:

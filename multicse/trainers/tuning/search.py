@@ -141,7 +141,7 @@ class Search(SearchAlgorithm):
         self.trials[known.number] = replace(known, **ended)
 
 
-class Watch(tune.Callback):
+class TrialEnds(tune.Callback):
     """Tune callback that reports the end of trials to a search."""
 
     def __init__(self, search: Search) -> None:
@@ -176,7 +176,7 @@ def run(search: Search) -> list[Trial]:
             # a stopped trial still waits for Ray Train, so the actor would be busy and the next trial would fail.
             reuse_actors=in_process(search.sweep.recipe),
             raise_on_failed_trial=False,
-            callbacks=[Watch(search)],
+            callbacks=[TrialEnds(search)],
             verbose=1,
             progress_reporter=tune.CLIReporter(
                 metric_columns=["step", "steps", "best"],

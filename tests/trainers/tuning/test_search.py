@@ -15,7 +15,7 @@ from ray import tune
 from multicse.pipelines.visualcse import demo
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.tuning import search as engine
-from multicse.trainers.tuning.search import Search, Watch, make_scheduler
+from multicse.trainers.tuning.search import Search, TrialEnds, make_scheduler
 from multicse.trainers.tuning.sweep import Sweep, count
 from multicse.trainers.tuning.trial import PERCENT, Budget, Plan
 from multicse.trainers.tuning.trials import Records, Trial
@@ -47,7 +47,7 @@ def end(search: Search, made: Any, **result: Any) -> None:
     score = -abs(math.log10(made.config.get(RATE, 1e-3)) + 2)
     search.on_trial_result(made.trial_id, {"step": 5, "score": score})
     made = SimpleNamespace(trial_id=made.trial_id, last_result={"best": score, "step": 5, "steps": 5, "seeds": 1, **result})
-    Watch(search).on_trial_complete(0, [], made)
+    TrialEnds(search).on_trial_complete(0, [], made)
 
 
 @pytest.mark.parametrize("searcher", ["optuna", "random", "grid"])
@@ -81,7 +81,7 @@ def test_a_failed_trial_is_run_again_by_the_next_driver(driver: Callable[[Sweep]
     assert trial is not None
     (file := tmp_path / "error.txt").write_text("here\nValueError: diverged\n")
     failed = SimpleNamespace(trial_id=trial.trial_id, last_result=None, error_file=str(file))
-    Watch(search).on_trial_error(0, [], failed)
+    TrialEnds(search).on_trial_error(0, [], failed)
     again = driver(sweep())
     assert again.trials[0].status == "failed" and again.trials[0].error == "ValueError: diverged" and 0 in again.todo
 

@@ -25,7 +25,7 @@ from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
-from multicse.trainers.engine.step import Window
+from multicse.trainers.engine.step import Meter
 from multicse.trainers.recipe import Recipe
 
 NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
@@ -75,10 +75,10 @@ def batches(made: Engine, stream: str, count: int) -> list[Batch]:
 
 def step_of(made: Engine, readers: Any) -> Call:
     """Return a step of the engine over the batches of the readers."""
-    window = Window(readers)
+    meter = Meter(readers)
 
     def step() -> None:
-        made.stepper(made.step, readers, window)
+        made.stepper(made.step, readers, meter)
         made.step += 1
         made.method.after_step(made.step)
 

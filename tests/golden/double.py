@@ -33,7 +33,7 @@ from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
-from multicse.trainers.engine.step import Window
+from multicse.trainers.engine.step import Meter
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.recipe import Recipe
 from tests.small import EXAMPLES
@@ -100,10 +100,10 @@ def steps(recipe: Recipe, count: int) -> Steps:
         engine = Engine(recipe, Host(checkpoint.Store(recipe.run.output_dir)), None)
         readers = engine._readers()
         for step in range(count):
-            window = Window(readers)
-            engine.stepper(step, readers, window)
+            meter = Meter(readers)
+            engine.stepper(step, readers, meter)
             engine.method.after_step(step + 1)
-            found |= {f"step {step + 1} {name}": value for name, value in window.means().items()}
+            found |= {f"step {step + 1} {name}": value for name, value in meter.means().items()}
         for reader in readers.values():
             reader.close()
     assert {p.dtype for p in engine.method.parameters()} == {torch.float64}

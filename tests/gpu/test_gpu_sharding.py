@@ -13,7 +13,7 @@ from torch import Tensor
 from multicse.trainers.engine.checkpoint import set_weights, weights_of
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import full_tensors, is_sharded, sharded_layers
-from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.step import Meter, Stepper
 from multicse.trainers.gather import _Gather
 from multicse.trainers.recipe import Recipe
 from tests.gpu.compare import DTYPES, LIMITS, assert_close, gradients
@@ -65,7 +65,7 @@ def test_sharded_layers(precision: str, chunk: int | None, recipe: Recipe, devic
     readers = made._readers()
     try:
         for step in range(2):
-            made.stepper(step, readers, Window(readers))
+            made.stepper(step, readers, Meter(readers))
     finally:
         for reader in readers.values():
             reader.close()

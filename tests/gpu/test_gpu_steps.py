@@ -14,7 +14,7 @@ from torch import Tensor
 
 from multicse.data.streams.base import Batch
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.step import Meter, Stepper
 from tests.gpu.compare import LIMITS, DrawsOfTheCPU, assert_close, gradients
 from tests.method_steps import CASES, EQUAL, ROWS, TRAINED, engine, first_batches, losses, smoke
 
@@ -168,13 +168,13 @@ def test_steps(row: Row, precision: str, device: torch.device) -> None:
     made = row.gpu
     recipe = made.recipe.replace("run.precision", precision)
     readers = made._readers()
-    stepper, window = Stepper(recipe, made.method, made.host, made.steps), Window(readers)
+    stepper, meter = Stepper(recipe, made.method, made.host, made.steps), Meter(readers)
     before = {update: [p.detach().clone() for p in named.values()] for update, named in stepper.named.items()}
     changed = set[str]()
     try:
         for step in range(MOST):
             with no_waits(device) if step == 1 else contextlib.nullcontext():
-                stepper(step, readers, window)
+                stepper(step, readers, meter)
                 made.method.after_step(step + 1)
             stepper.finite.check()
             for update, named in stepper.named.items():
@@ -188,4 +188,4 @@ def test_steps(row: Row, precision: str, device: torch.device) -> None:
     assert changed == stepper.named.keys()
     assert all(parameter.isfinite().all() for parameter in made.method.parameters())
     skipped = [f"train/grad_norm/{update}" for update in stepper.optimizers] if precision == "fp16" else []
-    assert all(math.isfinite(value) for name, value in window.means().items() if name not in skipped)
+    assert all(math.isfinite(value) for name, value in meter.means().items() if name not in skipped)

@@ -27,7 +27,7 @@ from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_o
 from multicse.trainers.engine.inputs import difference, inputs, start_over
 from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import PRECISIONS, Stepper, Window, set_matmul_precision
+from multicse.trainers.engine.step import PRECISIONS, Meter, Stepper, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
@@ -84,8 +84,8 @@ class Engine:
         self.step, self.done = 0, False
         self.rescued: Path | None = None
         """Folder of the last checkpoint if its store did not take it."""
-        self.windows: tuple[dict[str, Any], ...] = ()
-        """States of the windows of all ranks in the checkpoint of a resumed run."""
+        self.meters: tuple[dict[str, Any], ...] = ()
+        """States of the meters of all ranks in the checkpoint of a resumed run."""
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
         self.before: dict[str, dict[str, float]] = {}
@@ -152,15 +152,15 @@ class Engine:
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         run, start = self.recipe.run, time.perf_counter() - self.seconds
-        window = self.window = Window(readers)
-        if self.windows:
-            window.restore(self.windows, self.host)
+        meter = self.meter = Meter(readers)
+        if self.meters:
+            meter.restore(self.meters, self.host)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
                 self.method.progress = self.step / self.steps
                 with guest(f"method {self.recipe.method.name!r}", self.method):
-                    self.stepper(self.step, readers, window)
+                    self.stepper(self.step, readers, meter)
                     self.step += 1
                     self.method.after_step(self.step)
                 if self.average is not None:
@@ -168,24 +168,24 @@ class Engine:
                 self.seconds = time.perf_counter() - start
                 last = self.step == self.steps
                 if self.step % run.logging_steps == 0 or last:
-                    self._report(window, readers)
-                    window = self.window = Window(readers)
+                    self._report(meter, readers)
+                    meter = self.meter = Meter(readers)
                 self.done, stopping = last, self.host.stopping()
             if untrained is not None:
                 before = time.perf_counter()
                 self._evaluate_untrained(untrained)
                 untrained, took = None, time.perf_counter() - before
-                start, window.start = start + took, window.start + took
+                start, meter.start = start + took, meter.start + took
             evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
             if evaluated:
                 before = time.perf_counter()
                 self._evaluate()
                 took = time.perf_counter() - before
-                self.evaluation_seconds, window.start = self.evaluation_seconds + took, window.start + took
+                self.evaluation_seconds, meter.start = self.evaluation_seconds + took, meter.start + took
                 self.done = self.done or self.selection.exhausted
-                if self.done and window.steps:  # stopped early
-                    self._report(window, readers)
-                    window = self.window = Window(readers)
+                if self.done and meter.steps:  # stopped early
+                    self._report(meter, readers)
+                    meter = self.meter = Meter(readers)
             every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
             due = evaluated if every is None else self.step % every == 0
             if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
@@ -271,16 +271,16 @@ class Engine:
             **({"rescued": str(self.rescued)} if self.rescued else {}),
         }
 
-    def _report(self, window: Window, readers: dict[str, Reader]) -> None:
+    def _report(self, meter: Meter, readers: dict[str, Reader]) -> None:
         self.stepper.finite.check()
         self._count_skipped(readers)
         # The mean over the ranks is the total.
         counts = {f"data/{name}/skipped": float(self.skips[name] * self.host.world_size) for name in readers}
-        values = mean_over_ranks(window.means() | counts, self.host)
+        values = mean_over_ranks(meter.means() | counts, self.host)
         updates = self.recipe.method.updates().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
-        speed = window.steps * self.recipe.run.gradient_accumulation_steps * batches / window.elapsed()
-        values |= window.wait_shares(readers) | {
+        speed = meter.steps * self.recipe.run.gradient_accumulation_steps * batches / meter.elapsed()
+        values |= meter.wait_shares(readers) | {
             "time/samples_per_second": speed,
             "time/seconds": self.seconds,
             "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
@@ -288,7 +288,7 @@ class Engine:
         if self.log:
             self.log.log(self.step, values)
             self._call_callbacks(values)
-            left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
+            left = (self.steps - self.step) * meter.elapsed() / max(1, meter.steps)
             line = {"step": self.step, "steps": self.steps, "left": left, "trouble": self.host.store.trouble}
             self.log.progress(line | values | self.shown)
 
@@ -304,8 +304,8 @@ class Engine:
         self.stepper.finite.check()
         self._count_skipped(readers)
         mine = {name: dict(reader.position) for name, reader in readers.items()}
-        ranks = from_all_ranks((mine, self.window.state(), self.skips), self.host)
-        positions, windows, skips = zip(*ranks, strict=True)
+        ranks = from_all_ranks((mine, self.meter.state(), self.skips), self.host)
+        positions, meters, skips = zip(*ranks, strict=True)
         metrics = {"step": float(self.step), **self.selection.metrics()}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # otherwise all ranks gather the weights
             self.host.save(None, metrics, last)
@@ -322,7 +322,7 @@ class Engine:
             "segments": {name: {s: at for rank in positions for s, at in rank[name].items()} for name in readers},
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": _total(skips),
-            "windows": windows,
+            "meters": meters,
             "callbacks": {
                 name: checkpoint.callback_state(name, callback)
                 for name, callback in self.callbacks.items()
@@ -373,7 +373,7 @@ class Engine:
                     cast(Any, self.callbacks[name]).load_state_dict(callback_state)
         for update, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][update])
-        self.windows = state["windows"]
+        self.meters = state["meters"]
         self.positions |= state["segments"]
 
 

@@ -77,8 +77,8 @@ class Stepper:
         self.layers = sharded_layers(method)
         self.finite = FiniteCheck(host.device)
 
-    def __call__(self, step: int, readers: dict[str, Reader], window: Window) -> None:
-        """Run all updates once and add their metrics to the window.
+    def __call__(self, step: int, readers: dict[str, Reader], meter: Meter) -> None:
+        """Run all updates once and add their metrics to the meter.
 
         After a loss that is not finite no parameter is updated any more. On GPUs the error is raised later, by
         `finite.check` when metrics are reported, since the host does not wait for the device here.
@@ -86,14 +86,14 @@ class Stepper:
         Args:
             step: Number of the step, from 0.
             readers: Readers of the streams by name.
-            window: Metrics since the last report.
+            meter: Metrics since the last report.
 
         Raises:
             NonFiniteLoss: On CPUs, if a loss or gradient is not finite.
             ValueError: If workers or steps train different parameters.
         """
         run, host, finite = self.recipe.run, self.host, self.finite
-        window.steps += 1
+        meter.steps += 1
         self.method.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
         for update, streams in self.recipe.method.updates().items():
@@ -104,16 +104,16 @@ class Stepper:
                 output = self._backward(update, batches, last=part == run.gradient_accumulation_steps - 1)
                 seen = Seen(step, update, {name: batch.keys[:8] for name, batch in batches.items()})
                 finite.add(seen, output.losses)
-                window.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
+                meter.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
             if host.world_size > 1:
                 self._average(update)
             norm = optimizer.clip()
             if optimizer.scaling:  # an update that overflows is skipped, and the scale is reduced
-                norm = norm.nan_to_num(0.0, 0.0)  # `Window.means` ignores it
+                norm = norm.nan_to_num(0.0, 0.0)  # `Meter.means` ignores it
             else:
                 finite.add(seen, {"gradient": norm})
-            window.add({f"{name}/{update}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
-            window.add({f"lr/{update}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
+            meter.add({f"{name}/{update}": value for name, value in {"grad_norm": norm, **optimizer.scaling}.items()})
+            meter.add({f"lr/{update}": torch.as_tensor(optimizer.rate, dtype=torch.float64)})
             optimizer.update(finite.broken)
         if host.device.type == "cpu":
             finite.check()
@@ -317,7 +317,7 @@ def _set_random_state(state: list[Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state[1], device)
 
 
-class Window:
+class Meter:
     """Metrics and times since the last report. Sums stay on the device until the means are requested."""
 
     def __init__(self, readers: dict[str, Reader]) -> None:
@@ -345,7 +345,7 @@ class Window:
         self.start -= state["seconds"]
 
     def elapsed(self) -> float:
-        """Return the seconds since the start of the window."""
+        """Return the seconds since the last report."""
         return max(1e-9, time.perf_counter() - self.start)
 
     def means(self) -> dict[str, float]:

@@ -131,12 +131,12 @@ def train(recipe: Recipe | str | Path, output_dir: str | Path | None = None) -> 
         >>> result.load(device="cpu").encode(["A first sentence."]).shape
         (1, 192)
     """
-    from multicse.trainers.engine.launch import fit
+    from multicse.trainers.engine.launch import run_recipe
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if output_dir is not None:
         recipe = recipe.replace("run.output_dir", str(output_dir))
-    found = fit(prepare(recipe))
+    found = run_recipe(prepare(recipe))
     scores, before = found["after"] or {}, found["before"] or {}
     return TrainingResult(scores, before, Path(found["export"]), found["mlflow_run_id"], found)
 

@@ -145,7 +145,7 @@ def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
     recipe = prepare(smoke(paper, output))
     with threadpool_limits(1), patch.object(launch, "log_figures"):  # figures take longer than training
-        launch.fit(recipe)
+        launch.run_recipe(recipe)
 
 
 def _worker(rank: int, name: str) -> None:

@@ -57,7 +57,7 @@ from multicse.models.st_modules import add_whitening, read_modules
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.export import verify
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
 from tests.models import tiny_encoder
@@ -368,7 +368,7 @@ def test_a_model_whose_vectors_depend_on_the_batch_is_refused_before_the_run_sta
     changes = {"encoder.path": str(folder), "streams.text.max_length": 24, "run.output_dir": str(tmp_path / "run")}
     recipe = recipe.changed(changes)
     with pytest.raises(RecipeError, match=r"^encoder.path: .*other texts of a batch.*'funnel'"):
-        fit(recipe)
+        run_recipe(recipe)
     assert not (tmp_path / "run").exists()
 
 

@@ -15,7 +15,7 @@ from multicse.evaluation.load import load_model
 from multicse.models.towers import ResNetTower
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.checkpoint import load_method
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from tests import small
 from tests.evaluation.paired_helpers import image_shards
@@ -61,7 +61,7 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     """The checkpoint has the lowest validation loss, figures exist, and the export has the scores of the run."""
     from mlflow import MlflowClient
 
-    summary = fit(recipe)
+    summary = run_recipe(recipe)
     losses = [
         (line["metrics"][name], line["step"])  # type: ignore[index]
         for line in journal(tmp_path / "run")

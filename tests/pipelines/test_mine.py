@@ -20,7 +20,7 @@ from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import gold_of, make_tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, visualcse
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe
 from tests.small import WORDS, example
 
@@ -240,7 +240,7 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     settings = ["--run.max_steps", "2", "--run.num_workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]
     recipe = chosen(audiocse, *given, *settings, "--streams.text.batch_size", "8")
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
-    summary = fit(recipe)
+    summary = run_recipe(recipe)
     assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]
 
 

@@ -21,7 +21,7 @@ from multicse.pipelines import gclsr, mocoutrl, parts
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
-from multicse.trainers.engine.launch import fit, resolve
+from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -147,7 +147,7 @@ def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:
     """Train word vectors on the sentences of the run, then train with two views by EDA, export, register, write the card."""
     stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
     changes = {"streams.text": stream, "method.augmentation": "none", "run.register_as": "words"}
-    summary = fit(words.changed({**changes, "run.tracking_uri": tracking_uri}))
+    summary = run_recipe(words.changed({**changes, "run.tracking_uri": tracking_uri}))
     export = Path(summary["export"])
     note = json.loads((export.parent / "vectors" / "vectors.json").read_text())
     assert note["letters"] == "a-z" and note["seed"] == words.run.seed

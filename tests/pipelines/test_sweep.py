@@ -23,7 +23,7 @@ from multicse.evaluation.statistics import Summary
 from multicse.pipelines import registry
 from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine.checkpoint import read_state
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.output import experiment_of
 from multicse.trainers.engine.tracking import RunHandle, open_run
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -199,7 +199,7 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
 
     # The same scores at the same steps as the recipe run by itself: sharing processes changes nothing.
     alone = plan.recipe(trials[2].changes).replace("run.output_dir", str(tmp_path / "alone"))
-    fit(alone.replace("run.save_steps", None))
+    run_recipe(alone.replace("run.save_steps", None))
     lines = [json.loads(line) for line in (tmp_path / "alone" / "journal.jsonl").read_text().splitlines()]
     expected = {line["step"]: line["metrics"][SCORE] for line in lines if SCORE in line.get("metrics", {})}
     assert dict(trials[2].curve) == pytest.approx({step: expected[step] for step, _ in trials[2].curve}, abs=1e-9)
@@ -288,7 +288,7 @@ def test_from_the_command_line(
     assert "| before" in version.description == sweep.data.tags["mlflow.note.content"]
 
     recipe = Recipe.from_json(Path(summary["recipe"]).read_text())
-    again = fit(recipe.replace("run.output_dir", "again").replace("run.num_workers", 0).replace("run.threads", 1))
+    again = run_recipe(recipe.replace("run.output_dir", "again").replace("run.num_workers", 0).replace("run.threads", 1))
     assert again["best_score"] >= best["score"] - 1e-6  # more where the trial was stopped early
     if trials[best["trial"]]["status"] == "finished":
         assert again["best_score"] == pytest.approx(best["score"], abs=1e-6)
@@ -325,6 +325,6 @@ def test_several_seeds_of_one_recipe(
     for seed in (3, 5):
         recipe = registry.load("mine.py").RECIPES["smoke"]().changed({"run.seed": seed, "run.output_dir": f"runs/{seed}"})
         changes = {"run.max_steps": 2, "run.num_workers": 0, "run.threads": 1, "evaluation.keep": "last"}
-        alone.append(fit(recipe.changed(changes))["after"]["lee"]["spearman"])
+        alone.append(run_recipe(recipe.changed(changes))["after"]["lee"]["spearman"])
     assert cell == pytest.approx([np.mean(alone), np.std(alone, ddof=1), 2]) and cell[1] > 0
     assert f"{cell[0]:.2f} ± {cell[1]:.2f}" in printed and "none: the unchanged recipe" in printed

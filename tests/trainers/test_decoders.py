@@ -121,7 +121,7 @@ def test_adapters_are_in_all_linear_layers(tmp_path: Path) -> None:
 def test_decoders_train_and_export(kind: str, changes: dict[str, Any], recipe: Recipe, tmp_path: Path) -> None:
     folder = decoder(tmp_path / "model", kind, "left")
     recipe = training(recipe, folder, changes)
-    assert launch.fit(recipe)["steps"] == 6
+    assert launch.run_recipe(recipe)["steps"] == 6
     export = Path(recipe.run.output_dir) / "export"
     before, after = theirs(folder), theirs(export)
     assert np.abs(after - ours(TextEncoder.from_pretrained(str(export)))).max() < 1e-5

@@ -380,7 +380,7 @@ def test_messages_of_libraries_are_hidden(verbose: bool, world: dict[str, Recipe
     monkeypatch.setattr(launch, "quiet", lambda: hidden.append(True))
     monkeypatch.setattr(launch, "resolve", lambda recipe: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        launch.fit(world["simcse"].replace("run.verbose", verbose))
+        launch.run_recipe(world["simcse"].replace("run.verbose", verbose))
     assert bool(hidden) is not verbose
 
 

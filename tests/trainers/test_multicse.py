@@ -149,7 +149,7 @@ def test_schedule_of_the_weights(schedule: str, half: float) -> None:
 
 
 def test_the_engine_sets_the_progress_of_the_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicse.trainers.engine.launch import fit
+    from multicse.trainers.engine.launch import run_recipe
 
     seen: list[float] = []
     step = Stepper.__call__
@@ -159,7 +159,7 @@ def test_the_engine_sets_the_progress_of_the_run(recipe: Recipe, monkeypatch: py
         step(self, *arguments)
 
     monkeypatch.setattr(Stepper, "__call__", watched)
-    fit(recipe.replace("run.max_steps", 4).replace("evaluation.select", None).replace("evaluation.final", ()))
+    run_recipe(recipe.replace("run.max_steps", 4).replace("evaluation.select", None).replace("evaluation.final", ()))
     assert seen == [0.0, 0.25, 0.5, 0.75]
 
 

@@ -34,7 +34,7 @@ from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
-from multicse.trainers.engine.launch import fit, resolve
+from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.engine.selection import lower_is_better
 from multicse.trainers.recipe import Recipe
@@ -249,7 +249,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
     """Train a recipe with a seed, unless its run is finished, and return the summary of the run."""
     print(f"seed {seed}: {output}")
-    return fit(prepare(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
+    return run_recipe(prepare(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:

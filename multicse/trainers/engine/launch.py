@@ -137,7 +137,7 @@ def with_uploaded_shards(recipe: Recipe) -> Recipe:
     return recipe.with_places({"shards": upload, "task": task})
 
 
-def fit(recipe: Recipe) -> dict[str, Any]:
+def run_recipe(recipe: Recipe) -> dict[str, Any]:
     """Run a recipe from checks to export.
 
     An unfinished run of this recipe in the output folder is resumed. A finished run is not repeated.
@@ -370,7 +370,7 @@ def _in_workers(
     workers = "a training worker" if run.num_workers == 1 else f"{run.num_workers} training workers"
     print(f"Starting {workers} ...", file=sys.stderr, flush=True)
     try:
-        result: dict[str, Any] = _fit(trainer, board, stop).return_value
+        result: dict[str, Any] = _outcome(trainer, board, stop).return_value
         return result
     except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
@@ -379,19 +379,19 @@ def _in_workers(
         shutil.rmtree(output / RAY, ignore_errors=True)
 
 
-def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
+def _outcome(trainer: Any, board: Board, stop: Stop) -> Any:
     """Return the trainer's result; meanwhile the main thread shows progress and passes a signal on to the workers."""
     if not stop.main:
         return trainer.fit()
     outcome: Future[Any] = Future()
 
-    def fit() -> None:
+    def work() -> None:
         try:
             outcome.set_result(trainer.fit())
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=fit, daemon=True, name="fit").start()
+    threading.Thread(target=work, daemon=True, name="ray-train").start()
     line, passed_on = ProgressLine(), False
     while not outcome.done():
         wait([outcome], timeout=0.2)

@@ -73,7 +73,7 @@ def _worker(rank: int, folder: str) -> None:
     if rank:  # transformers saves models on the first rank only
         launch.check_vectors = lambda recipe: None
     with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
-        launch.fit(recipe)
+        launch.run_recipe(recipe)
 
 
 def test_two_processes_train_with_every_setting(short: Recipe, tmp_path: Path, tables: Path) -> None:
@@ -244,7 +244,7 @@ def test_callbacks_get_steps_and_evaluations(
     Path("mine").mkdir()
     Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
     callbacks = (f"{module}:note".format(tmp_path),)
-    launch.fit(short.changed({"run.callbacks": callbacks, "run.num_workers": workers, "run.cpus_per_worker": 0.5}))
+    launch.run_recipe(short.changed({"run.callbacks": callbacks, "run.num_workers": workers, "run.cpus_per_worker": 0.5}))
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
     assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]

@@ -18,7 +18,7 @@ from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import StreamConfig
 from multicse.trainers.engine.cluster import in_background, to_foreground
-from multicse.trainers.engine.launch import LostWorker, _worker_error, fit
+from multicse.trainers.engine.launch import LostWorker, _worker_error, run_recipe
 from multicse.trainers.engine.progress import Board
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
@@ -59,7 +59,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.Ca
     from mlflow import MlflowClient
     from sentence_transformers import SentenceTransformer
 
-    summary = fit(recipe.replace("run.num_workers", 1).replace("run.max_steps", 3))
+    summary = run_recipe(recipe.replace("run.num_workers", 1).replace("run.max_steps", 3))
     assert "Starting a training worker ...\n" in capsys.readouterr().err
     run = tmp_path / "run"
     assert json.loads((run / "summary.json").read_text()) == summary
@@ -92,7 +92,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.Ca
 
     # A further run starts from the exported model, and training in this process is the same training.
     further = recipe.replace("encoder.path", summary["export"]).replace("run.max_steps", 1)
-    before = fit(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
+    before = run_recipe(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
     assert before["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
 
 
@@ -109,7 +109,7 @@ def test_shards_are_opened_once_for_driver_and_workers(recipe: Recipe, monkeypat
     monkeypatch.setattr(ShardSet, "open", fewer)
     monkeypatch.setattr(StreamConfig, "open", lambda self: ShardSet.open(self.shards))
     once = text_only(recipe).changed({"run.num_workers": 1, "run.max_steps": None, "run.epochs": 1})
-    assert fit(once)["steps"] == 2 and len(opened) == 1
+    assert run_recipe(once)["steps"] == 2 and len(opened) == 1
 
 
 @pytest.fixture
@@ -124,12 +124,12 @@ def damaged(recipe: Recipe, tmp_path: Path) -> Recipe:
 @pytest.mark.usefixtures("local_ray")
 def test_errors_of_workers_are_raised_on_the_driver(damaged: Recipe) -> None:
     with pytest.raises(DataError, match=r"stream 'text'.*bad.*on_bad_sample"):
-        fit(damaged.replace("run.num_workers", 1))
+        run_recipe(damaged.replace("run.num_workers", 1))
 
 
 def test_skipped_samples_are_in_the_summary(damaged: Recipe, tmp_path: Path) -> None:
     stream = "streams.text"
-    summary = fit(damaged.replace(f"{stream}.on_bad_sample", "skip").replace(f"{stream}.max_skipped_share", 0.1))
+    summary = run_recipe(damaged.replace(f"{stream}.on_bad_sample", "skip").replace(f"{stream}.max_skipped_share", 0.1))
     assert summary["skipped"]["text"] >= 1
     report = json.loads((tmp_path / "run" / "skipped.json").read_text())
     assert all("bad" in key for key, _ in report["text"])
@@ -151,14 +151,14 @@ def test_export_settings_of_a_run(
     monkeypatch.setattr(export, "check_hub", lambda *_: None)
     settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine"}
     recipe = recipe.changed(settings)
-    summary = fit(recipe)
+    summary = run_recipe(recipe)
     model = SentenceTransformer(summary["export"], device="cpu")
     assert type(model[-1]).__name__ == "Dense" and set(summary["whitened"]) == {"lee"}
     assert "whitened" in report(summary) and "hub" not in summary
     assert "hf upload me/mine" in caplog.text
 
     asked = recipe.replace("export.dimensions", 16).replace("run.output_dir", str(tmp_path / "plain"))
-    model = SentenceTransformer(fit(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
+    model = SentenceTransformer(run_recipe(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
     assert type(model[-1]).__name__ == "Pooling" and "export.whiten" in caplog.text
 
 

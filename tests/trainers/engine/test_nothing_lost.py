@@ -1,6 +1,6 @@
 """No command deletes or replaces what its run did not write: random sequences of commands, deaths and losses.
 
-The real `fit`, `Output` and `Store` run with a stand-in for training, which writes small checkpoints, and for MLflow.
+The real `run_recipe`, `Output` and `Store` run with a stand-in for training, which writes small checkpoints, and for MLflow.
 ``MULTICSE_SEQUENCES=500`` sets the number of sequences.
 """
 
@@ -257,7 +257,7 @@ class Commands(RuleBasedStateMachine):
         ended = "finished"
         try:
             with stand_ins(world):
-                launch.fit(recipe)
+                launch.run_recipe(recipe)
         except (RecipeError, CheckpointError) as error:
             ended = "refused"
             note(f"refused: {error}")

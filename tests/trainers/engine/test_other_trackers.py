@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from multicse.trainers.engine.checks import find_callback
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 
@@ -36,7 +36,7 @@ def test_tensorboard_has_every_step_once(recipe: Recipe, tmp_path: Path) -> None
             note(step, {"m": value}, here)
     want = [(step, -1.0 if step < 5 else 1.0) for step in range(1, 13)]
     assert values_of(tmp_path / "died" / "tensorboard")["m"] == want
-    fit(recipe.changed({"run.callbacks": (TENSORBOARD,), "run.max_steps": 2}))
+    run_recipe(recipe.changed({"run.callbacks": (TENSORBOARD,), "run.max_steps": 2}))
     found = values_of(Path(recipe.run.output_dir) / "tensorboard")
     assert [step for step, _ in found["train/text"]] == [1, 2] and "trained/lee/spearman" in found
 

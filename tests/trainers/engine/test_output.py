@@ -18,7 +18,7 @@ import pytest
 
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, Store
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
@@ -51,7 +51,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
         patch.setattr(Method, "after_step", after_step)
         patch.setattr("multicse.trainers.engine.tracking.RunHandle.finish", lambda *_: None)
         with pytest.raises(Died):
-            fit(recipe)
+            run_recipe(recipe)
 
 
 def runs(recipe: Recipe) -> dict[str, str]:
@@ -93,7 +93,7 @@ def test_the_same_command_resumes_a_run(
 ) -> None:
     """From the last complete checkpoint, bit-identically, as the same MLflow run, with each step once. Users' files stay."""
     broken = recipe.replace("run.logging_steps", 2).replace("evaluation.keep", "last")
-    expected = fit(broken.replace("run.output_dir", str(tmp_path / "whole")))
+    expected = run_recipe(broken.replace("run.output_dir", str(tmp_path / "whole")))
     dies(monkeypatch, broken, 4)
     (dead,) = runs(recipe).keys() - {expected["mlflow_run_id"]}
     assert runs(recipe)[dead] == "RUNNING"
@@ -101,7 +101,7 @@ def test_the_same_command_resumes_a_run(
     for file in mine:
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
-    summary = fit(broken)
+    summary = run_recipe(broken)
     assert resumed_at == [3] and summary["mlflow_run_id"] == dead
     assert "latest checkpoint: step 3" in capsys.readouterr().out
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
@@ -111,18 +111,18 @@ def test_the_same_command_resumes_a_run(
     assert [file.read_text() for file in mine] == ["mine", "mine"]
 
     moved = (tmp_path / "run").rename(tmp_path / "moved")  # its summary names files that exist
-    there = fit(broken.replace("run.output_dir", str(moved)))
+    there = run_recipe(broken.replace("run.output_dir", str(moved)))
     assert there["export"] == str(moved / "export") and Path(there["checkpoint"]).is_dir()
     moved.rename(tmp_path / "run")
 
     # A finished run is not repeated, and another recipe does not replace it by accident.
     written = (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns
-    assert fit(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert run_recipe(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
     other = broken.replace("optim.text.lr", 2e-3)
     with pytest.raises(RecipeError, match=r"finished run .*optim\.text\.lr: 0\.001 there, 0\.002 here.*run\.overwrite"):
-        fit(other)
+        run_recipe(other)
     assert (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns == written
-    again = fit(other.replace("run.overwrite", True))
+    again = run_recipe(other.replace("run.overwrite", True))
     assert again["identity"] != summary["identity"] and weights(tmp_path / "run") != weights(tmp_path / "whole")
     assert [file.read_text() for file in mine] == ["mine", "mine"]
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
@@ -135,7 +135,7 @@ def test_a_run_that_lost_its_disk_before_the_first_checkpoint_is_continued(
     dies(monkeypatch, remote, 2)
     (dead,) = runs(recipe)
     shutil.rmtree(remote.run.output_dir)
-    assert fit(remote)["mlflow_run_id"] == dead and runs(recipe) == {dead: "FINISHED"}
+    assert run_recipe(remote)["mlflow_run_id"] == dead and runs(recipe) == {dead: "FINISHED"}
     assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
 
 
@@ -150,8 +150,8 @@ def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path
             pytest.raises(CheckpointError, match=r"have changed .*run\.resume never"),
         ):
             patch.setattr("multicse.data.shards.ShardSet.digest", "another")
-            fit(remote)
-    assert fit(remote)["steps"] == 6
+            run_recipe(remote)
+    assert run_recipe(remote)["steps"] == 6
 
 
 def test_a_frozen_copy_of_another_encoder_is_refused(
@@ -164,7 +164,7 @@ def test_a_frozen_copy_of_another_encoder_is_refused(
     remote = Recipe.model_validate(content).changed(
         {"run.storage": f"file://{tmp_path}/store", "encoder.path": str(encoder), "evaluation.eval_steps": 2}
     )
-    whole = fit(remote.replace("run.output_dir", str(tmp_path / "whole")))
+    whole = run_recipe(remote.replace("run.output_dir", str(tmp_path / "whole")))
     dies(monkeypatch, remote, 5)
     shutil.rmtree(remote.run.output_dir)
     file = encoder / "model.safetensors"
@@ -173,12 +173,12 @@ def test_a_frozen_copy_of_another_encoder_is_refused(
     with pytest.raises(
         CheckpointError, match=r"encoder\.path, frozen copy in method\.judge have changed .*run\.resume never"
     ):
-        fit(remote)
+        run_recipe(remote)
     with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"^frozen copy in method\.judge has changed"):
         patch.setattr("multicse.trainers.engine.loop.inputs", lambda _: {})
-        fit(remote)
+        run_recipe(remote)
     file.write_bytes(before)
-    assert fit(remote)["fingerprints"] == whole["fingerprints"]
+    assert run_recipe(remote)["fingerprints"] == whole["fingerprints"]
 
 
 def test_a_run_resumes_if_a_new_version_computes_another_identity(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_a_run_resumes_if_a_new_version_computes_another_identity(recipe: Recipe
     file = Path(recipe.run.output_dir) / "run.json"
     note = json.loads(file.read_text())
     file.write_text(json.dumps(note | {"identity": "of before"}))
-    assert fit(recipe)["mlflow_run_id"] == dead
+    assert run_recipe(recipe)["mlflow_run_id"] == dead
 
 
 def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,8 +196,8 @@ def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, 
     with pytest.raises(
         RecipeError, match=r"run\.storage has changed .* are in this folder, not in file://.*run\.resume never"
     ):
-        fit(remote)
-    assert fit(recipe)["steps"] == 6
+        run_recipe(remote)
+    assert run_recipe(recipe)["steps"] == 6
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_storage_is_sufficient_to_go_on(
     moved = short.replace("run.output_dir", str(tmp_path / "elsewhere" / "moved"))
     (tmp_path / "elsewhere").mkdir()
     Path(short.run.output_dir).rename(moved.run.output_dir)
-    assert fit(moved)["steps"] == 6 and resumed_at == [3, 4] and saved(tmp_path / "store") == ["2", "4", "5", "6"]
+    assert run_recipe(moved)["steps"] == 6 and resumed_at == [3, 4] and saved(tmp_path / "store") == ["2", "4", "5", "6"]
     assert [*runs(short).values()] == ["FINISHED"]
 
 
@@ -234,14 +234,14 @@ def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path, over
         short.changed({"run.storage": str(tmp_path / "store"), "run.output_dir": str(tmp_path / user / "runs" / "x")})
         for user in ("one", "two")
     )
-    fit(one)
+    run_recipe(one)
     before = saved(tmp_path / "store")
     for copied in (False, True):
         if copied:
             shutil.copytree(one.run.output_dir, two.run.output_dir)
             (tmp_path / "two" / "runs" / "x" / "summary.json").unlink()
         with pytest.raises(RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"):
-            fit(two.replace("run.overwrite", overwrite))
+            run_recipe(two.replace("run.overwrite", overwrite))
         assert saved(tmp_path / "store") == before
 
 
@@ -252,7 +252,7 @@ def test_a_run_goes_on_without_a_file_that_names_it(
     dies(monkeypatch, short, 4)
     (dead,) = runs(short)
     (tmp_path / "run" / lost).unlink()
-    summary = fit(short.replace("run.resume", "must"))
+    summary = run_recipe(short.replace("run.resume", "must"))
     assert resumed_at == [3] and summary["mlflow_run_id"] == dead
     assert saved(tmp_path / "run") == ["2", "4", "5", "6"]
 
@@ -263,10 +263,10 @@ def test_permanent_checkpoints_of_every_attempt_stay(
 ) -> None:
     dies(monkeypatch, short.replace("run.keep_every", 1), 4)
     with pytest.raises(RecipeError, match=r"permanent checkpoints .* of step 3, 2, 1\. .*run\.overwrite to delete"):
-        fit(short.replace("run.resume", "never"))
-    fit(short.replace("run.keep_every", keep_every))
+        run_recipe(short.replace("run.resume", "never"))
+    run_recipe(short.replace("run.keep_every", keep_every))
     assert saved(tmp_path / "run") == ["1", "2", "3", "5", "6"]
-    fit(short.changed({"run.keep_every": keep_every, "run.overwrite": True}))
+    run_recipe(short.changed({"run.keep_every": keep_every, "run.overwrite": True}))
     assert saved(tmp_path / "run") == (["5", "6"] if keep_every is None else ["3", "5", "6"])
 
 
@@ -289,7 +289,7 @@ def test_the_model_is_exported_if_checkpoints_cannot_be_written(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     monkeypatch.setattr("multicse.trainers.engine.progress.EVERY", 0)
     (tmp_path / "temporary").mkdir()
-    summary = fit(short)
+    summary = run_recipe(short)
     assert capsys.readouterr().out.count("NO CHECKPOINT could be written") >= 5
     assert (tmp_path / "run" / "export" / "model.safetensors").exists()
     found = Path(summary["checkpoint"])
@@ -305,7 +305,7 @@ def test_a_resumed_run_does_not_continue_the_mlflow_run_of_another_recipe(
     shutil.rmtree(first.run.output_dir)
     dies(monkeypatch, first.replace("optim.text.lr", 2e-3), 2)
     (other,) = runs(recipe).keys() - {dead}
-    assert fit(first)["mlflow_run_id"] == dead
+    assert run_recipe(first)["mlflow_run_id"] == dead
     assert runs(recipe) == {dead: "FINISHED", other: "KILLED"}
     assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
 
@@ -318,12 +318,12 @@ def test_an_export_uses_the_paths_of_this_machine(recipe: Recipe, tmp_path: Path
     with monkeypatch.context() as patch:
         patch.setattr("multicse.trainers.engine.export.write_export", lambda *_, **__: (_ for _ in ()).throw(Died()))
         with pytest.raises(Died):
-            fit(remote)
+            run_recipe(remote)
     after.parent.mkdir(parents=True)
     before.rename(after)
     moved = remote.replace("encoder.path", str(after))
     assert moved.identity() == remote.identity()
-    assert fit(moved)["steps"] == 6
+    assert run_recipe(moved)["steps"] == 6
 
 
 def test_the_command_of_a_finished_run_does_what_is_new(
@@ -341,7 +341,7 @@ def test_the_command_of_a_finished_run_does_what_is_new(
     client, output = MlflowClient(recipe.run.tracking_uri), tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr("multicse.trainers.engine.tracking.drain", lambda *_, **__: False)
-        (run_id,) = {fit(mine)["mlflow_run_id"]}
+        (run_id,) = {run_recipe(mine)["mlflow_run_id"]}
     assert runs(mine) == {run_id: "RUNNING"} and not client.list_artifacts(run_id)
     shutil.rmtree(text)  # a finished run does not need it
 
@@ -349,9 +349,9 @@ def test_the_command_of_a_finished_run_does_what_is_new(
         """Pass new settings to the finished run, twice; `done` is done, the first time."""
         changed = mine.changed({f"run.{name}": value for name, value in settings.items()})
         capsys.readouterr()
-        summary = fit(changed)
+        summary = run_recipe(changed)
         assert f"Done for the finished run: {done}\n" in capsys.readouterr().out
-        assert fit(changed) == summary == json.loads((output / "summary.json").read_text())
+        assert run_recipe(changed) == summary == json.loads((output / "summary.json").read_text())
         assert "Done" not in capsys.readouterr().out
         return summary
 
@@ -379,7 +379,7 @@ def test_the_command_of_a_finished_run_does_what_is_new(
     monkeypatch.setattr(exporting, "push", push)
     (output / "export" / "thesis.txt").write_text("mine")
     with pytest.raises(exporting.HubError):
-        fit(mine.replace("run.push_to_hub", "me/model"))
+        run_recipe(mine.replace("run.push_to_hub", "me/model"))
     assert once("upload to me/model", push_to_hub="me/model")["hub"] == "https://hub/me/model"
     assert [name for name, _ in sent] == ["me/model"] * 2
     assert "model.safetensors" in sent[1][1] and "thesis.txt" not in sent[1][1]
@@ -390,33 +390,33 @@ def test_the_command_of_a_finished_run_does_what_is_new(
     there = once(f"tracking at {new.run.tracking_uri}", tracking_uri=new.run.tracking_uri)["mlflow_run_id"]
     assert runs(new) == {there: "FINISHED"} and losses(new, str(there)) == losses(mine, run_id)
 
-    fit(new.changed({"run.keep_every": 1, "run.num_workers": 1}))
+    run_recipe(new.changed({"run.keep_every": 1, "run.num_workers": 1}))
     assert "Without effect on a finished run: run.keep_every (--run.overwrite" in capsys.readouterr().out
     with pytest.raises(RecipeError, match=r"finished run with other settings: export\.whiten.* OUT --export\.whiten True$"):
-        fit(new.replace("export.whiten", True))
+        run_recipe(new.replace("export.whiten", True))
     shutil.rmtree(output / "export")
     shutil.rmtree(encoder)
     with pytest.raises(RecipeError, match=r"is missing and cannot be written again: encoder\.path.* --run\.overwrite"):
-        fit(new)
+        run_recipe(new)
 
 
 def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match=r"run\.resume='must'"):
-        fit(recipe.replace("run.resume", "must"))
+        run_recipe(recipe.replace("run.resume", "must"))
     dies(monkeypatch, recipe, 5)
     (dead,) = runs(recipe)
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
-        fit(recipe.replace("run.seed", 7))
+        run_recipe(recipe.replace("run.seed", 7))
     with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
         patch.setattr("multicse.trainers.engine.output.inputs", lambda _: {"streams.text.shards": "another"})
-        fit(recipe)
+        run_recipe(recipe)
     file = Path(recipe.run.output_dir) / "recipe.json"
     content = file.read_text()
     file.write_text("{}")
     with pytest.raises(RecipeError, match=r"another version.*run\.overwrite"):
-        fit(recipe)
+        run_recipe(recipe)
     file.write_text(content)
-    summary = fit(recipe.replace("run.resume", "never"))
+    summary = run_recipe(recipe.replace("run.resume", "never"))
     assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
     assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [*range(1, 7)]
 
@@ -426,11 +426,11 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
         locked(tmp_path / "run"),
         pytest.raises(RecipeError, match=rf"run\.output_dir=.*in use by process {os.getpid()} on"),
     ):
-        fit(recipe)
+        run_recipe(recipe)
     assert not (tmp_path / "run" / "recipe.json").exists()
     (tmp_path / "run" / "export").mkdir()
     with pytest.raises(RecipeError, match=r"run\.output_dir=.* contains export"):  # not written by a run
-        fit(recipe)
+        run_recipe(recipe)
 
 
 def test_a_run_waits_for_a_worker_that_is_about_to_end(tmp_path: Path) -> None:
@@ -469,11 +469,11 @@ def test_a_signal_ends_a_run_after_its_step(
     with monkeypatch.context() as patch:
         patch.setattr(Method, "after_step", after_step)
         with pytest.raises(Interrupted) as stopped:
-            fit(recipe)
+            run_recipe(recipe)
     assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == before
     assert "Run the same command again" in capsys.readouterr().err
     assert [*runs(recipe).values()] == ["KILLED"]
-    summary = fit(recipe.replace("run.resume", "must"))
+    summary = run_recipe(recipe.replace("run.resume", "must"))
     assert resumed_at == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 
 

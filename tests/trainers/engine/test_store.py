@@ -23,7 +23,7 @@ from multicse.trainers.engine.checkpoint import (
     read_state,
     refuse_unwritable_storage,
 )
-from multicse.trainers.engine.launch import fit, resolve
+from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.output import Output
 from multicse.trainers.recipe import Recipe, RecipeError
 
@@ -209,7 +209,7 @@ def test_a_storage_that_cannot_be_written_is_refused_before_the_run(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RecipeError, match=r"run\.storage: .*(is a file|cannot be written to)"):
-        fit(recipe.replace("run.storage", form.format(tmp_path / storage)))
+        run_recipe(recipe.replace("run.storage", form.format(tmp_path / storage)))
     assert not Path(recipe.run.output_dir).exists() and (tmp_path / "file").read_text() == "mine"
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
 from multicse.trainers.engine.stop import Interrupted
 from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
@@ -323,15 +323,15 @@ def test_without_mlflow_a_run_has_its_journal_and_is_sent_later(recipe: Recipe, 
     assert logged == [1, 2, 3, 4]
     with pytest.raises(TrackingError, match=r"run\.report_to none.*--run\.report_to mlflow"):
         sync(journal)
-    assert fit(recipe)["mlflow_run_id"] is None  # finished, and nothing to send
+    assert run_recipe(recipe)["mlflow_run_id"] is None  # finished, and nothing to send
     assert not connect(str(recipe.run.tracking_uri)).search_experiments(filter_string="name = 'nonling'")
-    sent = [fit(recipe.replace("run.report_to", "mlflow")) for _ in range(2)]
+    sent = [run_recipe(recipe.replace("run.report_to", "mlflow")) for _ in range(2)]
     assert sent[0] == sent[1] and sent[0]["sent"]
     client = connect(sent[0]["tracking_uri"])
     (run,) = client.search_runs([client.get_experiment_by_name("nonling").experiment_id])
     assert run.info.run_id == sent[0]["mlflow_run_id"] and run.info.status == "FINISHED"
     assert [step for step, _ in small.history(sent[0]["tracking_uri"], run.info.run_id, "train/text")] == logged
-    assert fit(recipe)["mlflow_run_id"] == run.info.run_id  # back to none: nothing is lost
+    assert run_recipe(recipe)["mlflow_run_id"] == run.info.run_id  # back to none: nothing is lost
 
 
 def test_a_run_changes_between_its_journal_and_mlflow_when_it_resumes(
@@ -344,8 +344,8 @@ def test_a_run_changes_between_its_journal_and_mlflow_when_it_resumes(
     recipe = small.four_steps(recipe, tmp_path, {})
     for to in ("none", "mlflow", "none"):
         with pytest.raises(Interrupted):
-            fit(recipe.replace("run.report_to", to))
-    summary = fit(recipe.replace("run.report_to", "mlflow"))
+            run_recipe(recipe.replace("run.report_to", to))
+    summary = run_recipe(recipe.replace("run.report_to", "mlflow"))
     found = small.history(summary["tracking_uri"], summary["mlflow_run_id"], "train/text")
     assert [step for step, _ in found] == [1, 2, 3, 4]
 

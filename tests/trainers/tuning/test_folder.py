@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine import record
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.tracking import RunHandle, connect
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import trial as trials
@@ -74,7 +74,7 @@ def test_sweeps_and_runs_refuse_the_folders_of_each_other(made: Sweep, tmp_path:
     before = files_of(tmp_path / "sweep")
     for changes in ({}, {"run.overwrite": True}, {"run.resume": "never"}):
         with pytest.raises(RecipeError, match="folder of a sweep"):
-            fit(made.recipe.changed({"run.output_dir": str(tmp_path / "sweep"), **changes}))
+            run_recipe(made.recipe.changed({"run.output_dir": str(tmp_path / "sweep"), **changes}))
     assert files_of(tmp_path / "sweep") == before
 
 

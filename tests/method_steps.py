@@ -13,7 +13,7 @@ from multicse.pipelines import api, registry
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -52,8 +52,8 @@ def smoke(name: str, changes: Mapping[str, Any], shards: Mapping[str, str] | Non
     recipe = registry.load(pipeline).RECIPES["smoke"]()
     own = {f"streams.{stream}.shards": shards[config.kind] for stream, config in recipe.streams.items()} if shards else {}
     here = {"run.output_dir": name, "run.num_workers": 0}
-    recipe = api.prepare(recipe.changed({**NOT_TRAINED, **settings, **here, **own, **changes}))
-    prepare(recipe)
+    recipe = api.write_inputs(recipe.changed({**NOT_TRAINED, **settings, **here, **own, **changes}))
+    prepare_encoder(recipe)
     return recipe
 
 

@@ -20,7 +20,7 @@ import tyro
 from benchmarks.timer import Call, race, ratios, report
 from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse, visualcse
-from multicse.pipelines.api import prepare
+from multicse.pipelines.api import write_inputs
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
@@ -61,7 +61,7 @@ def text_recipe(place: str, batch: int) -> Recipe:
         "run.output_dir": f"{place}/run",
         "run.num_workers": 0,
     }
-    return prepare(simcse.demo().changed(changes))
+    return write_inputs(simcse.demo().changed(changes))
 
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
@@ -114,7 +114,7 @@ def main(rounds: int = 5) -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         changes = {"run.output_dir": f"{place}/visual", "run.num_workers": 0, **NOT_TRAINED}
-        recipe = prepare(visualcse.demo().changed(changes))
+        recipe = write_inputs(visualcse.demo().changed(changes))
         took = race(loops(engine(recipe)), 5 * rounds)
         alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]
         what = "VisualCSE: the engine's step / a bare text update and a bare image update"

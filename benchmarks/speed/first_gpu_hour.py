@@ -243,7 +243,7 @@ def text_recipe(place: Path, size: Size) -> Recipe:
     """Return the recipe of SimCSE on sentences of Wikipedia."""
     bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="cls")
     changes = {"encoder": bert, "streams.text.batch_size": size.texts, "run.output_dir": f"{place}/text"}
-    return api.prepare(simcse.demo().changed({**changes, **HERE}))
+    return api.write_inputs(simcse.demo().changed({**changes, **HERE}))
 
 
 def theirs(place: Path, size: Size, attention: str) -> Call:
@@ -300,7 +300,7 @@ def pairs_recipe(place: Path, size: Size) -> Recipe:
     changes = {"method.tower": tower, "method.embed_dim": size.caption_width, "streams.pairs.input": given}
     changes |= {"encoder": EncoderConfig(path=str(folder), scratch=True, pooling="eot"), "streams.pairs.shards": str(shards)}
     changes |= {"streams.pairs.batch_size": size.pairs, "run.max_steps": 2000, "evaluation.data": None}
-    return api.prepare(cyclip.model("clip").changed({**changes, "run.output_dir": f"{place}/images", **HERE}))
+    return api.write_inputs(cyclip.model("clip").changed({**changes, "run.output_dir": f"{place}/images", **HERE}))
 
 
 def image_recipe(place: Path, size: Size) -> Recipe:
@@ -308,7 +308,7 @@ def image_recipe(place: Path, size: Size) -> Recipe:
     noise(place / "noise", size.image, 2 * size.images, lambda sample: {"cls": str(sample % 10).encode()})
     stream = ImageStream(shards=str(place / "noise"), batch_size=size.images, size=size.image, label="cls")
     text = text_recipe(place, size)
-    return api.prepare(
+    return api.write_inputs(
         visualcse.demo().changed(
             {
                 **{"encoder": text.encoder, "streams.text": text.streams["text"], "streams.image": stream},

@@ -24,7 +24,7 @@ from benchmarks.timer import random_bert
 from multicse.data.offline.demo import write_demo_shards
 from multicse.pipelines import parts, registry
 from multicse.trainers import gather
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe
 
 NODE, INSIDE, ACROSS, DELAY = 8, 300e9, 50e9, 20e-6
@@ -146,7 +146,7 @@ def papers(place: Path) -> dict[str, Recipe]:
         own: dict[str, Any] = {path: value for path, value in changes.items() if path in recipe.flat()}
         own |= {} if name == "gclsr" else {"encoder": bert}
         found[name] = recipe.changed({**shards, **own, **run, "run.output_dir": str(place / name)})
-        prepare(found[name])
+        prepare_encoder(found[name])
     return found
 
 

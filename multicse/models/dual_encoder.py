@@ -135,7 +135,7 @@ class DualEncoder(SentenceEncoder):
         """Map images (B, 3, S, S) or spectrograms (B, frames, bins) to unit vectors (B, d)."""
         return _unit(self.tower_projection(self.tower(inputs)))
 
-    def prepare(self, items: list[Any]) -> Tensor:
+    def inputs_of(self, items: list[Any]) -> Tensor:
         """Return images (B, 3, S, S) or spectrograms (B, frames, bins) of items, cropped at the centre if necessary."""
         from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 
@@ -149,8 +149,8 @@ class DualEncoder(SentenceEncoder):
 
     @torch.no_grad()
     def encode_items(self, items: Sequence[Any]) -> Tensor:
-        """Return unit vectors (B, d) of B images or audio clips; see `prepare`."""
-        return self.items(self.prepare(list(items)).to(self.logit_scale.device))
+        """Return unit vectors (B, d) of B images or audio clips; see `inputs_of`."""
+        return self.items(self.inputs_of(list(items)).to(self.logit_scale.device))
 
     def probe_items(self) -> tuple[list[Any], list[Any]]:
         """Return two images or two audio clips of noise.

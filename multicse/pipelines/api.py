@@ -59,7 +59,7 @@ def load_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
     return named(load(pipeline).RECIPES, recipe).changed(changes or {})
 
 
-def prepare(recipe: Recipe) -> Recipe:
+def write_inputs(recipe: Recipe) -> Recipe:
     """Write the inputs that a recipe generates, and return the recipe that reads them.
 
     These are the offline shards of streams and tasks, and the new encoder of a recipe for pretraining.
@@ -136,7 +136,7 @@ def train(recipe: Recipe | str | Path, output_dir: str | Path | None = None) -> 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     if output_dir is not None:
         recipe = recipe.replace("run.output_dir", str(output_dir))
-    found = run_recipe(prepare(recipe))
+    found = run_recipe(write_inputs(recipe))
     scores, before = found["after"] or {}, found["before"] or {}
     return TrainingResult(scores, before, Path(found["export"]), found["mlflow_run_id"], found)
 

@@ -177,14 +177,14 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     Raises:
         ValueError: If the pipeline, the recipe or its input does not exist.
     """
-    from multicse.pipelines.api import prepare
+    from multicse.pipelines.api import write_inputs
     from multicse.pipelines.cli import parse
     from multicse.pipelines.registry import load
     from multicse.trainers.engine.checkpoint import build_method
     from multicse.trainers.engine.cluster import hardware, quiet
 
     quiet()
-    recipe = prepare(parse(load(paper).RECIPES, "", [name, *changes]))
+    recipe = write_inputs(parse(load(paper).RECIPES, "", [name, *changes]))
     samples = {stream: recipe.shards(stream).samples for stream in recipe.streams}
     lines = [f"{recipe.name} (identity {recipe.identity()})"]
     lines += [f"  {stream:10}  {samples[stream]:,} samples of {recipe.streams[stream].shards}" for stream in samples]

@@ -21,7 +21,7 @@ if not __package__:  # run as a file
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import averages, before_after, layout
 from multicse.pipelines import RULES, registry
-from multicse.pipelines.api import load_recipe, prepare
+from multicse.pipelines.api import load_recipe, write_inputs
 from multicse.pipelines.cli import is_shown, parse, refuse_unused
 from multicse.trainers.engine import record
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
@@ -254,7 +254,7 @@ def _made(pipeline: str, recipe: Recipe, output: str | Path | None, **how: Any) 
     how["trials"] = how["trials"] if how["trials"] is not None or grid else TRIALS
     how["seeds"] = (recipe.run.seed,) if how["seeds"] is None else tuple(how["seeds"])
     seed = next(iter(how["seeds"]), recipe.run.seed)
-    recipe = prepare(recipe.replace("run.seed", seed))
+    recipe = write_inputs(recipe.replace("run.seed", seed))
     made = Sweep(pipeline=pipeline, recipe=prepared(recipe, how["scheduler"], seed), **how)
     return made, kept(Path(output or Path("runs") / made.name), made.recipe.run.storage).resolve()
 

@@ -34,7 +34,7 @@ from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Meter
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe
 from tests.small import EXAMPLES
 
@@ -95,8 +95,8 @@ def steps(recipe: Recipe, count: int) -> Steps:
     """Train in float64 and return all that each step logs."""
     found: Steps = {}
     with in_double():
-        recipe = api.prepare(recipe)
-        prepare(recipe)
+        recipe = api.write_inputs(recipe)
+        prepare_encoder(recipe)
         engine = Engine(recipe, Host(checkpoint.Store(recipe.run.output_dir)), None)
         readers = engine._readers()
         for step in range(count):

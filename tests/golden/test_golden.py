@@ -29,7 +29,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
-from multicse.pipelines.api import prepare
+from multicse.pipelines.api import write_inputs
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError
 from tests.golden.double import TWO, Steps, ask, join, smoke
@@ -143,7 +143,7 @@ def test_a_fault_changes_the_steps_in_float64(offline: Path) -> None:
 
 def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
-    recipe = prepare(smoke(paper, output))
+    recipe = write_inputs(smoke(paper, output))
     with threadpool_limits(1), patch.object(launch, "log_figures"):  # figures take longer than training
         launch.run_recipe(recipe)
 

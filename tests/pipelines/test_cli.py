@@ -15,7 +15,7 @@ import pytest
 
 from multicse.data.errors import cli_errors
 from multicse.pipelines import api, clap, cyclip, pretrain, registry, run, simcse, visualcse
-from multicse.pipelines.api import prepare
+from multicse.pipelines.api import write_inputs
 from multicse.pipelines.cli import main, parse, report
 from multicse.trainers.engine.launch import LostWorker
 from multicse.trainers.engine.step import NonFiniteLoss
@@ -86,7 +86,7 @@ def test_offline_input_of_streams_and_tasks_is_made(
     monkeypatch.setattr(
         "multicse.data.offline.demo.write_demo_shards", lambda folder, kinds: made.append((str(folder), sorted(kinds)))
     )
-    prepare(make())
+    write_inputs(make())
     assert made == ([] if kinds is None else [("runs/offline", sorted(kinds))])
 
 

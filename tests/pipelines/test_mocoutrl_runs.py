@@ -22,7 +22,7 @@ from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.launch import resolve, run_recipe
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.models.tiny_encoder import tokenizer
@@ -117,7 +117,7 @@ def test_a_folder_with_a_lexicon_gets_an_absolute_path(
 
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
     """A moved run finds its vectors; a checkpoint with vectors of another run or without vectors is refused."""
-    prepare(words)
+    prepare_encoder(words)
     run(words)
     weights = load_file(latest_checkpoint(Path(words.run.output_dir)) / "method.safetensors")
     assert not [name for name in weights if "table" in name]
@@ -126,7 +126,7 @@ def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: 
     found: Any = load_method(moved / "checkpoint").sentence_encoder
     assert found.words == open_vectors(moved / "vectors").words
     other = words.replace("run.output_dir", str(tmp_path / "other")).replace("run.seed", 7)
-    prepare(other)
+    prepare_encoder(other)
     (moved / "vectors").rename(tmp_path / "kept")
     with pytest.raises(ValueError, match="OUTPUT/vectors"):
         load_method(moved / "checkpoint")
@@ -140,7 +140,7 @@ def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path) 
     pack(text_lines([tmp_path / "ru.txt"]), Output(tmp_path / "ru", name="ru"))
     russian = words.replace("streams.text.shards", str(tmp_path / "ru"))
     with pytest.raises(ValueError, match=r"encoder\.letters"):
-        prepare(russian)
+        prepare_encoder(russian)
 
 
 def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import train_wordpiece
-from multicse.pipelines.api import prepare
+from multicse.pipelines.api import write_inputs
 from multicse.pipelines.pretrain import small
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import example, write_encoder, write_tar
@@ -35,9 +35,9 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> None:
-    first = prepare(recipe)
+    first = write_inputs(recipe)
     kept = {file: file.stat().st_mtime_ns for file in Path(first.encoder.path).iterdir()}  # type: ignore[union-attr]
-    assert prepare(recipe) == prepare(first) == first  # recipe.json contains `first`
+    assert write_inputs(recipe) == write_inputs(first) == first  # recipe.json contains `first`
     assert kept == {file: file.stat().st_mtime_ns for file in kept}
     other = {
         "streams.text.shards": shards(tmp_path / "de", "Bäume", "über"),
@@ -46,18 +46,18 @@ def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> N
         "method.fresh.lowercase": True,
         "run.seed": 2,
     }
-    made = {path: prepare(first.replace(path, value)) for path, value in other.items()}
+    made = {path: write_inputs(first.replace(path, value)) for path, value in other.items()}
     places = {path: start.encoder.path for path, start in made.items()}  # type: ignore[union-attr]
     assert len({*places.values(), first.encoder.path}) == 6  # type: ignore[union-attr]
     assert len({start.identity() for start in (first, *made.values())}) == 6
     assert AutoConfig.from_pretrained(places["method.fresh.width"]).hidden_size == 24
     assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
     shutil.rmtree(tmp_path / "starts")
-    assert prepare(recipe) == first, "the initial encoder does not depend on folder or time"
+    assert write_inputs(recipe) == first, "the initial encoder does not depend on folder or time"
 
 
 def test_the_loss_is_the_mean_over_the_tokens_of_all_workers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = prepare(recipe)
+    started = write_inputs(recipe)
     method: Any = started.method.build(started.encoder.load(()))
     sums = {"loss": torch.tensor([6.0, 2.0]), "correct": torch.tensor([1.0, 0.0]), "chosen": torch.tensor([2.0, 2.0])}
     other = {"loss": torch.tensor([3.0]), "correct": torch.tensor([1.0]), "chosen": torch.tensor([1.0])}
@@ -71,8 +71,8 @@ def test_the_loss_is_the_mean_over_the_tokens_of_all_workers(recipe: Recipe, mon
 def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:
     """Text, settings and seed decide it, not the method; one step of the method runs on it."""
     other = example("tsdae").scratch().changed({"streams": recipe.streams, "encoder": recipe.encoder, "run": recipe.run})
-    other = prepare(other.replace("method.fresh.vocab_size", 100))
-    assert other.encoder == prepare(recipe).encoder
+    other = write_inputs(other.replace("method.fresh.vocab_size", 100))
+    assert other.encoder == write_inputs(recipe).encoder
     encoder: Any = other.encoder.load([])
     batch = Batch({name: tokens[:, None] for name, tokens in encoder.tokenize(["house tree", "tree 7"]).items()})
     other.method.build(encoder)({"text": batch}).losses["reconstruction"].backward()
@@ -82,8 +82,8 @@ def test_tsdae_starts_from_the_same_encoder(recipe: Recipe) -> None:
 def test_an_existing_encoder_is_not_replaced(recipe: Recipe, tmp_path: Path) -> None:
     there = recipe.replace("encoder.path", write_encoder(tmp_path / "bert"))
     with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
-        prepare(there)
-    assert prepare(there.replace("method.fresh", None)).encoder == there.encoder
+        write_inputs(there)
+    assert write_inputs(there.replace("method.fresh", None)).encoder == there.encoder
 
 
 @pytest.mark.parametrize(("lowercase", "want"), [(False, ["Äpfel", "über", "Bäume"]), (True, ["äpfel", "über", "bäume"])])

@@ -27,7 +27,7 @@ from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_t
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
-from multicse.pipelines.api import prepare
+from multicse.pipelines.api import write_inputs
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
 from multicse.reproduction.tables import evidence, model_figures, small
@@ -200,7 +200,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        recipe = prepare(recipe)
+        recipe = write_inputs(recipe)
         if candidates := candidates_of(recipe, table, scale):
             recipe = best_of(candidates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
@@ -249,7 +249,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
 def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
     """Train a recipe with a seed, unless its run is finished, and return the summary of the run."""
     print(f"seed {seed}: {output}")
-    return run_recipe(prepare(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
+    return run_recipe(write_inputs(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:

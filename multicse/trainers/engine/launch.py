@@ -54,7 +54,7 @@ from multicse.trainers.engine.output import (
 )
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.engine.tracking import RunHandle, Tracker, drain
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
 from multicse.trainers.method import Method
@@ -184,7 +184,7 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
 def _train_and_export(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, start: float) -> dict[str, Any]:
     status = "FAILED"
     try:
-        prepare(recipe)
+        prepare_encoder(recipe)
         result, checkpoint = train(recipe, handle, output.folder, output.store, stop=stop)
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)

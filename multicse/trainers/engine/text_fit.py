@@ -29,7 +29,7 @@ FEWEST, SENTENCES = 5, 10
 """Minimum and maximum sentences per dimension for the whitened baseline; with too few the axes are random."""
 
 
-def prepare(recipe: Recipe) -> None:
+def prepare_encoder(recipe: Recipe) -> None:
     """Let the recipe's encoder prepare files in the run's output from the sentences of the run, such as word vectors.
 
     Raises:

@@ -27,7 +27,7 @@ from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import JOURNAL, OUTLIVES, WRITER, locked, store_of
 from multicse.trainers.engine.selection import Selection
-from multicse.trainers.engine.text_fit import prepare
+from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.engine.tracking import RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe
 
@@ -116,7 +116,7 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
         store = plan.store(recipe, trial_id, seed)
         if (known := store.newest()) is not None:
             tune.report(budget.report(metrics_of(known, seeded)))
-        prepare(seeded)
+        prepare_encoder(seeded)
         handle = _open(plan, seeded, trial_id, changes)
         if in_process(seeded):
             with (

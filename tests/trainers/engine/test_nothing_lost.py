@@ -178,7 +178,7 @@ def stand_ins(world: World) -> Iterator[None]:
             "check_recipe": lambda recipe: None,
             "check_vectors": lambda recipe: None,
             "drain": lambda *_: True,
-            "prepare": lambda recipe: None,
+            "prepare_encoder": lambda recipe: None,
             "Tracker": lambda *_: contextlib.nullcontext(),
         }.items():
             patch.setattr(launch, name, stand_in)

@@ -48,9 +48,10 @@ from PIL import Image
 
 from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
+from multicse.data import shard_writer
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.pack import UNUSABLE, folder_files
-from multicse.data.shard_writer import LeftOut, Output, UnpackedSample, pack
+from multicse.data.shard_writer import LeftOut, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
@@ -157,7 +158,7 @@ def make_shards(folder: Path, kind: str, manifest: bool) -> None:
     """Pack 24 samples into two shards."""
     rng = np.random.default_rng(0)
     samples = (UnpackedSample({name: make(rng) for name, make in KINDS[kind][1].items()}) for _ in range(24))
-    pack(samples, Output(folder, kind, shard_size=12))
+    pack(samples, shard_writer.Target(folder, kind, shard_size=12))
     if not manifest:
         (folder / "dataset.json").unlink()
 

@@ -80,7 +80,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Output:
+class Target:
     """Folder, names, sizes and description of the shards."""
 
     folder: Path
@@ -101,40 +101,40 @@ class Output:
 
 
 def pack(
-    drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None
+    drafts: Drafts | Parts, target: Target, files: Path | None = None, classes: Sequence[str] | None = None
 ) -> Manifest:
     """Write the samples of a source as shards with a `dataset.json`, which is written last, and return its content.
 
     Args:
         drafts: Samples, or parts of the source.
-        output: Folder, names and sizes.
+        target: Folder, names and sizes.
         files: Folder of the files that drafts name.
         classes: Names of the classes 0, 1, ... of an earlier packed split. Default: the classes that occur, sorted (as
             numbers if all are whole numbers).
 
     Raises:
-        DataError: If there is nothing to pack, the output exists, a class is not in `classes`, or the source raises it.
+        DataError: If there is nothing to pack, the target exists, a class is not in `classes`, or the source raises it.
     """
-    _check_output(output)
-    output.folder.mkdir(parents=True, exist_ok=True)
-    with locked(output.folder):
-        old = _existing(output)
-        partial = output.folder / _PARTIAL
+    _check_target(target)
+    target.folder.mkdir(parents=True, exist_ok=True)
+    with locked(target.folder):
+        old = _existing(target)
+        partial = target.folder / _PARTIAL
         shutil.rmtree(partial, ignore_errors=True)  # of a killed run, since this process has the lock
         partial.mkdir()
         try:
-            record = _write(drafts, output, partial, files, classes)
-            (output.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
+            record = _write(drafts, target, partial, files, classes)
+            (target.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
             for path in old:
                 for stale in (path, Path(f"{path}{ENDING}")):
                     stale.unlink(missing_ok=True)
             for name in _files(partial, [entry["url"] for entry in record["shardlist"]]):
-                os.replace(partial / name, output.folder / name)
+                os.replace(partial / name, target.folder / name)
             (partial / MANIFEST).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(partial / MANIFEST, output.folder / MANIFEST)
+            os.replace(partial / MANIFEST, target.folder / MANIFEST)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    manifest = read_manifest(str(output.folder))
+    manifest = read_manifest(str(target.folder))
     assert manifest is not None  # written above
     return manifest
 
@@ -144,18 +144,18 @@ def _files(folder: Path, shards: Iterable[str]) -> list[str]:
     return [name for shard in shards for name in (shard, f"{shard}{ENDING}") if name == shard or (folder / name).exists()]
 
 
-def _check_output(output: Output) -> None:
-    for what, name in (("name", output.name), ("split", output.split)):
+def _check_target(target: Target) -> None:
+    for what, name in (("name", target.name), ("split", target.split)):
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
             raise DataError(
                 f"--{what} {name!r}: letters, digits, '_', '-' and '.' only, since it becomes part of file names"
             )
-    if output.shard_size < 1:
-        raise DataError(f"--shard-size {output.shard_size}; it must be at least 1 sample")
-    if output.workers < 1:
-        raise DataError(f"--workers {output.workers}; it must be at least 1 process")
-    if output.folder.exists() and not output.folder.is_dir():
-        raise DataError(f"--out {output.folder} is a file; give a folder")
+    if target.shard_size < 1:
+        raise DataError(f"--shard-size {target.shard_size}; it must be at least 1 sample")
+    if target.workers < 1:
+        raise DataError(f"--workers {target.workers}; it must be at least 1 process")
+    if target.folder.exists() and not target.folder.is_dir():
+        raise DataError(f"--out {target.folder} is a file; give a folder")
 
 
 @contextlib.contextmanager
@@ -175,26 +175,26 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         os.close(handle)
 
 
-def _existing(output: Output) -> list[Path]:
-    """Return the shards that will be replaced. Raises DataError if there are some, without `output.overwrite`."""
-    there = sorted([*output.folder.glob("*.tar"), *output.folder.glob("*.parquet")])
-    if not there and not (output.folder / MANIFEST).exists():
+def _existing(target: Target) -> list[Path]:
+    """Return the shards that will be replaced. Raises DataError if there are some, without `target.overwrite`."""
+    there = sorted([*target.folder.glob("*.tar"), *target.folder.glob("*.parquet")])
+    if not there and not (target.folder / MANIFEST).exists():
         return []
-    if not output.overwrite:
+    if not target.overwrite:
         raise DataError(
-            f"--out {output.folder} already contains {len(there)} shards, which are not overwritten; "
+            f"--out {target.folder} already contains {len(there)} shards, which are not overwritten; "
             "choose another folder (one per split), or add --overwrite"
         )
     try:
-        manifest = read_manifest(str(output.folder))
+        manifest = read_manifest(str(target.folder))
     except DataError:
         manifest = None
     ours = set(manifest.shards) if manifest else set()
-    pattern = re.compile(re.escape(f"{output.name}-{output.split}-") + r"\d{6,}\.(tar|parquet)")
+    pattern = re.compile(re.escape(f"{target.name}-{target.split}-") + r"\d{6,}\.(tar|parquet)")
     strange = [path.name for path in there if path.name not in ours and not pattern.fullmatch(path.name)]
     if strange:
         raise DataError(
-            f"--out {output.folder} contains {strange[0]}, which is not a shard of this set; choose another folder"
+            f"--out {target.folder} contains {strange[0]}, which is not a shard of this set; choose another folder"
         )
     return there
 
@@ -271,11 +271,11 @@ class _Samples:
 
 
 def _write(
-    drafts: Drafts | Parts, output: Output, partial: Path, files: Path | None, classes: Sequence[str] | None
+    drafts: Drafts | Parts, target: Target, partial: Path, files: Path | None, classes: Sequence[str] | None
 ) -> dict[str, Any]:
     parts = drafts.of if isinstance(drafts, Parts) else [lambda: drafts]
-    several = output.workers > 1
-    with ProcessPoolExecutor(output.workers, get_context("spawn")) if several else contextlib.nullcontext() as pool:
+    several = target.workers > 1
+    with ProcessPoolExecutor(target.workers, get_context("spawn")) if several else contextlib.nullcontext() as pool:
         paths = [partial / f"spool-{number}" for number in range(len(parts))]
         together = pool.map if pool is not None and isinstance(drafts, Parts) else map
         spools = list(together(_spooled, parts, paths))
@@ -290,9 +290,9 @@ def _write(
         if not total:
             raise DataError("; ".join(["nothing to pack: the source has no sample", *left_out_lines(left_out)]))
         numbers = _class_numbers(set().union(*(spool.labels for spool in spools)), classes)
-        order = permutation(total, seed_of(output.seed, "pack")) if output.shuffle else np.arange(total)
-        count = -(-total // output.shard_size)
-        places = [partial / f"{output.name}-{output.split}-{number:06d}.{output.form}" for number in range(count)]
+        order = permutation(total, seed_of(target.seed, "pack")) if target.shuffle else np.arange(total)
+        count = -(-total // target.shard_size)
+        places = [partial / f"{target.name}-{target.split}-{number:06d}.{target.form}" for number in range(count)]
         cuts = [order[total * number // count : total * (number + 1) // count] for number in range(count)]
         samples = (_Samples(list(zip(paths, begins, strict=True)), spans[cut], files, numbers) for cut in cuts)
         written = (pool.map if pool is not None else map)(_write_shard, places, samples)
@@ -300,16 +300,16 @@ def _write(
     return {
         "__kind__": WIDS_KIND,
         "wids_version": 1,
-        "name": output.name,
-        "split": output.split,
-        "licence": output.licence,
-        "source": output.source,
-        "language": output.language,
+        "name": target.name,
+        "split": target.split,
+        "licence": target.licence,
+        "source": target.source,
+        "language": target.language,
         "nsamples": total,
         "filesize": sum(entry["filesize"] for entry in entries),
         "fields": sorted({name for entry in entries for name in entry["fields"]}),
         "classes": list(numbers),
-        "order": f"shuffled with seed {output.seed}" if output.shuffle else "as in the source",
+        "order": f"shuffled with seed {target.seed}" if target.shuffle else "as in the source",
         "dropped": dropped,
         "left_out": left_out,
         "shardlist": entries,

@@ -23,7 +23,7 @@ import tyro
 from multicse.data.errors import DataError
 from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import format_options, table_kind
-from multicse.data.shard_writer import Drafts, LeftOut, Output, UnpackedSample, left_out_lines, pack
+from multicse.data.shard_writer import Drafts, LeftOut, Target, UnpackedSample, left_out_lines, pack
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
@@ -320,13 +320,13 @@ def _audio(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
 def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     """Return the shards of a file or folder, packed into `folder` unless the same files were packed before."""
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
-    output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
+    target = Target(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
         if kind == "text":
-            pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
+            pack(_kept(asked, folder), replace(target, language=asked.language, form="parquet"))
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
-            pack(drafts, replace(output, shard_size=1000), files_of(place))
+            pack(drafts, replace(target, shard_size=1000), files_of(place))
     manifest = read_manifest(str(out))
     left_out = manifest.record.get("left_out", {}) if manifest else {}
     for line in left_out_lines(left_out):

@@ -60,7 +60,7 @@ def mine(arguments: Arguments) -> int:
     """
     from sentence_transformers.util import mine_hard_negatives
 
-    from multicse.data.shard_writer import Output, UnpackedSample, pack
+    from multicse.data.shard_writer import Target, UnpackedSample, pack
     from multicse.data.shards import BadSample, read
     from multicse.data.streams.text import TextStream
     from multicse.evaluation.encoders.encoder import load_encoder
@@ -93,7 +93,7 @@ def mine(arguments: Arguments) -> int:
             triple = dict(zip(COLUMNS, row.values(), strict=True))
             yield UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()})
 
-    output = Output(
+    output = Target(
         arguments.out,
         f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', shards.name).strip('-.') or 'pairs'}-mined",
         licence=shards.licence,

@@ -25,7 +25,7 @@ from multicse.data.pack import (
     text_lines,
 )
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Form, Output, Parts, left_out_lines, pack, upload
+from multicse.data.shard_writer import Form, Parts, Target, left_out_lines, pack, upload
 from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
 from multicse.pipelines import RULES
@@ -59,7 +59,7 @@ class Common:
     workers: int = 1
     """Processes that read and write; for a large source use all cores. The shards do not depend on their number."""
 
-    def output(self, shard_size: int, form: Form = "tar") -> Output:
+    def target(self, shard_size: int, form: Form = "tar") -> Target:
         """Return the settings of the shards. Raises DataError for a seed without shuffle.
 
         Args:
@@ -71,7 +71,7 @@ class Common:
         if self.seed and not self.shuffle:
             raise DataError(f"--seed {self.seed}: --no-shuffle draws no order; leave one of them out")
         facts = (self.licence, self.source, self.overwrite, self.language)
-        return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts, form, self.workers)
+        return Target(self.out, name, self.split, size, self.shuffle, self.seed, *facts, form, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class Text(Common):
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
         parts = Parts([partial(text_lines, (file,)) for file in self.files])
-        return pack(parts, self.output(10_000, self.format))
+        return pack(parts, self.target(10_000, self.format))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class Table(Columns):
             keep_empty=self.keep_empty,
         )
         parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.file)])
-        return pack(parts, self.output(10_000, self.format), classes=self.classes())
+        return pack(parts, self.target(10_000, self.format), classes=self.classes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class _Files(Columns):
 
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
         """Pack files with these extensions. Raises DataError for options that do not fit the source."""
-        output, classes, path = self.output(1_000), self.classes(), Path(self.path)
+        target, classes, path = self.target(1_000), self.classes(), Path(self.path)
         if "://" in self.path or table_kind(self.path) in ("parquet", "arrow"):
             raise DataError(
                 f"{path} needs no packing: name it instead of shards (--streams.NAME.shards); if it contains names "
@@ -179,7 +179,7 @@ class _Files(Columns):
             options = ("captions", "label", "where", "root", "group", "file_column")
             if given := [f"--{name.replace('_', '-')}" for name in options if getattr(self, name) != getattr(_Files, name)]:
                 raise DataError(f"{' '.join(given)}: for a manifest, and {self.path} is a folder; leave it out")
-            return pack(folder_files(path, extensions, self.missing), output, files, classes)
+            return pack(folder_files(path, extensions, self.missing), target, files, classes)
         drafts = manifest_files(
             path,
             extensions,
@@ -191,7 +191,7 @@ class _Files(Columns):
             group=self.group,
             missing=self.missing,
         )
-        return pack(drafts, output, files, classes)
+        return pack(drafts, target, files, classes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse.data.errors import DataError, cli_errors, did_you_mean
-from multicse.data.shard_writer import Output, pack
+from multicse.data.shard_writer import Target, pack
 from multicse.data.shards import MANIFEST
 from multicse.pipelines import RULES
 from multicse.pipelines.pack import report
@@ -91,7 +91,7 @@ def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bo
     place.parent.mkdir(parents=True, exist_ok=True)
     found = result.content(folder)
     if isinstance(found, Content):
-        output = Output(
+        target = Target(
             place,
             name.removesuffix(f"-{result.split}"),
             result.split,
@@ -101,7 +101,7 @@ def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bo
             overwrite=overwrite,
             form=found.form,
         )
-        return report(pack(found.drafts, output, found.files, found.classes))
+        return report(pack(found.drafts, target, found.files, found.classes))
     if hasattr(found, "save_pretrained"):
         shutil.rmtree(partial, ignore_errors=True)
         found.save_pretrained(partial)

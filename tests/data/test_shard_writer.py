@@ -18,7 +18,7 @@ from botocore.exceptions import NoCredentialsError
 
 from multicse.data import limits, remote
 from multicse.data.errors import DataError
-from multicse.data.shard_writer import SMALL, Output, UnpackedSample, pack, upload, upload_small_shards
+from multicse.data.shard_writer import SMALL, Target, UnpackedSample, pack, upload, upload_small_shards
 from tests.conftest import ROOT
 from tests.data.packing import samples
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_equal_input_and_seed_give_equal_bytes(tmp_path: Path) -> None:
     for out, seed in (("a", 0), ("b", 0), ("c", 1)):
-        pack(drafts(), Output(tmp_path / out, "x", seed=seed, shard_size=7))
+        pack(drafts(), Target(tmp_path / out, "x", seed=seed, shard_size=7))
         time.sleep(0.01)
     assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
     assert {s.fields["txt"] for s in samples(tmp_path / "a")} == {s.fields["txt"] for s in samples(tmp_path / "c")}
@@ -43,7 +43,7 @@ def test_equal_input_and_seed_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_the_index_says_what_is_there(tmp_path: Path) -> None:
     """webdataset reads the same samples from the same bytes."""
-    pack(drafts(), Output(tmp_path / "out", "x", "dev", shard_size=9))
+    pack(drafts(), Target(tmp_path / "out", "x", "dev", shard_size=9))
     index = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert (index["__kind__"], index["wids_version"], index["nsamples"]) == ("wids-shard-index-v1", 1, 20)
     keys = []
@@ -60,7 +60,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     """The peak memory for 6,000 texts of 20 kB (120 MB) is less than 40 MB above the peak for 60."""
     code = (
         "import resource, sys; from pathlib import Path; from multicse.data.shard_writer import *; n = int(sys.argv[1]);"
-        "pack((UnpackedSample({'txt': b'x' * 20000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=500));"
+        "pack((UnpackedSample({'txt': b'x' * 20000}) for _ in range(n)), Target(Path(sys.argv[2]), 'x', shard_size=500));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
     peaks = []
@@ -87,17 +87,17 @@ def test_what_cannot_be_read_is_not_packed(keys: str, said: str, tmp_path: Path,
     monkeypatch.setattr(limits, "MEMBER", 100)
     samples = [UnpackedSample(fields(key, n), key=key) for n, key in enumerate(keys)]
     with pytest.raises(DataError, match=f"sample {said}"):
-        pack(samples, Output(tmp_path / "x", "x", shuffle=False))
+        pack(samples, Target(tmp_path / "x", "x", shuffle=False))
 
 
 def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    pack(drafts(), Output(out, "x", shard_size=5))
+    pack(drafts(), Target(out, "x", shard_size=5))
     before = files(out)
     with pytest.raises(DataError, match="--overwrite"):
-        pack(drafts(), Output(out, "x"))
+        pack(drafts(), Target(out, "x"))
     assert files(out) == before
-    pack(drafts(), Output(out, "x", "dev", overwrite=True))
+    pack(drafts(), Target(out, "x", "dev", overwrite=True))
     assert sorted(files(out)) == [
         "dataset.json",
         "x-dev-000000.tar",
@@ -105,7 +105,7 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     ]  # the old shards are removed
     (out / "precious.tar").write_bytes(b"")
     with pytest.raises(DataError, match="precious"):
-        pack(drafts(), Output(out, "x", overwrite=True))
+        pack(drafts(), Target(out, "x", overwrite=True))
 
 
 def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
@@ -116,25 +116,25 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
         "def slow(path, samples):\n"
         "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(600)\n"
         "w._write_shard = slow\n"
-        "w.pack((w.UnpackedSample({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"
+        "w.pack((w.UnpackedSample({'txt': b'x'}) for _ in range(100)), w.Target(Path(sys.argv[1]), 'x'))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
         assert process.stdout is not None and process.stdout.readline() == "writing\n"
         with pytest.raises(DataError, match="another process"):
-            pack(drafts(), Output(out, "x"))
+            pack(drafts(), Target(out, "x"))
         process.send_signal(signal.SIGKILL)
         process.wait()
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL
     assert [name for name in os.listdir(out) if not name.startswith(".")] == []
-    pack(drafts(), Output(out, "x"))
+    pack(drafts(), Target(out, "x"))
     assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar", "x-train-000000.tar.index.gz"]
 
 
 def packed(folder: Path) -> Path:
-    pack(drafts(25), Output(folder, folder.name, shard_size=10))
+    pack(drafts(25), Target(folder, folder.name, shard_size=10))
     return folder
 
 

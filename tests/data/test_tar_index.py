@@ -18,7 +18,7 @@ import pytest
 
 from multicse.data import shards as shard_files
 from multicse.data.shard_urls import expand
-from multicse.data.shard_writer import Output, UnpackedSample, pack, upload
+from multicse.data.shard_writer import Target, UnpackedSample, pack, upload
 from multicse.data.shards import BadSample, RawSample, ShardSet, index_of, packed_index, read, read_headers
 from multicse.data.tar_index import ENDING, Index
 from tests.data.test_shards import numbered, write_tar
@@ -31,7 +31,7 @@ def packed(folder: Path, count: int = 30, size: int = 3000) -> Path:
         UnpackedSample({"jpg": rng.bytes(int(rng.integers(size))), "txt": b"x"}, key=keys[i] if i < 2 else "")
         for i in range(count)
     )
-    pack(samples, Output(folder, "x", shard_size=count))
+    pack(samples, Target(folder, "x", shard_size=count))
     return folder
 
 
@@ -225,7 +225,7 @@ def test_a_window_of_a_bucket_fetches_little_more_than_its_samples(
     """At most 1.2 times the bytes of the samples, with the index; of a set of others the headers are read once."""
     rng = np.random.default_rng(0)
     images = (UnpackedSample({"jpg": rng.bytes(20_000)}) for _ in range(400))
-    pack(images, Output(tmp_path / "x", "x", shard_size=400))
+    pack(images, Target(tmp_path / "x", "x", shard_size=400))
     upload(tmp_path / "x", "s3://shards/x")
     local, remote = (ShardSet.open(place).shards[0] for place in (str(tmp_path / "x"), "s3://shards/x"))
     for places, requests in ((range(100, 120), 2), (range(7, 400, 20), 20), ([3], 1)):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from multicse.data.pack import text_lines
-from multicse.data.shard_writer import Output, pack
+from multicse.data.shard_writer import Target, pack
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.static import Static
@@ -57,7 +57,7 @@ def test_each_model_names_what_it_is_fitted_on(bert: Path, tmp_path: Path) -> No
     """SG-BERT's Figure 4: one flow of STS-B's sentences, one of NLI's, whatever is evaluated. Lines or shards."""
     file = tmp_path / "nli:en.txt"
     file.write_text("\n".join(ITEMS[:40]))
-    pack(text_lines([file]), Output(tmp_path / "shards", name="text"))
+    pack(text_lines([file]), Target(tmp_path / "shards", name="text"))
     plain = load_encoder(bert, "last2", "cpu")
     for place in (str(file), str(tmp_path / "shards")):
         sentences = fit_sentences(place)

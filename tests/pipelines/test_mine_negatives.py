@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import Target, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.text import TextStream
 from multicse.models.config import EncoderConfig
@@ -25,7 +25,7 @@ def test_mined_triples_equal_a_loop_over_all_cosines(
     texts = list(dict.fromkeys(" ".join(rng.choice(WORDS, 6)) for _ in range(40)))
     pairs = list(zip(texts[:20], texts[20:], strict=True))
     drafts = [UnpackedSample({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
-    pack(drafts, Output(tmp_path / "pairs", "pairs", licence="CC0-1.0", language="sw"))
+    pack(drafts, Target(tmp_path / "pairs", "pairs", licence="CC0-1.0", language="sw"))
     EncoderConfig(path=str(place / "encoder")).load(()).save(str(tmp_path / "model"))
     arguments = ["--model", str(tmp_path / "model"), "--pairs", str(tmp_path / "pairs"), "--margin", "0.001"]
     assert main([*arguments, "--out", str(tmp_path / "mined")]) == 0
@@ -52,7 +52,7 @@ def test_mined_triples_equal_a_loop_over_all_cosines(
         patch.setattr("sentence_transformers.util.mine_hard_negatives", pytest.fail)
         assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2
 
-    pack(drafts[:4], Output(tmp_path / "more", "more"))
+    pack(drafts[:4], Target(tmp_path / "more", "more"))
     joined = [*arguments[:3], f"{tmp_path}/pairs::{tmp_path}/more", *arguments[4:]]
     assert main([*joined, "--out", str(tmp_path / "both")]) == 0
     assert ShardSet.open(str(tmp_path / "both")).name == "pairs-train-more-train-mined-train"

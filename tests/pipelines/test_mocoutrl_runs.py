@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
 
 from multicse.data.pack import text_lines
-from multicse.data.shard_writer import Output, pack
+from multicse.data.shard_writer import Target, pack
 from multicse.data.streams.text import EDATextStream
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model
@@ -137,7 +137,7 @@ def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: 
 
 def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path) -> None:
     (tmp_path / "ru.txt").write_text("кошка спит\nсобака бежит\n" * 20)
-    pack(text_lines([tmp_path / "ru.txt"]), Output(tmp_path / "ru", name="ru"))
+    pack(text_lines([tmp_path / "ru.txt"]), Target(tmp_path / "ru", name="ru"))
     russian = words.replace("streams.text.shards", str(tmp_path / "ru"))
     with pytest.raises(ValueError, match=r"encoder\.letters"):
         prepare_encoder(russian)

@@ -21,7 +21,7 @@ from multicse.data.offline import audio
 from multicse.data.offline import emoji as emojis
 from multicse.data.offline.audio import AUDIO_CLASSES, synth_audio
 from multicse.data.offline.sentences import wiki_sentences
-from multicse.data.shard_writer import Output, UnpackedSample, locked, pack
+from multicse.data.shard_writer import Target, UnpackedSample, locked, pack
 from multicse.data.shards import read_manifest
 
 
@@ -110,8 +110,8 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
         for kind in kinds:
             drafts, size, licence, source = DEMO[kind]
             if not _is_there(folder / kind, licence, source):
-                output = Output(folder / kind, kind, "demo", size, licence=licence, source=source, overwrite=True)
-                pack(drafts(), output)
+                target = Target(folder / kind, kind, "demo", size, licence=licence, source=source, overwrite=True)
+                pack(drafts(), target)
     return {kind: folder / kind for kind in kinds}
 
 

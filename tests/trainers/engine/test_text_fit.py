@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import Target, UnpackedSample, pack
 from multicse.trainers.engine import text_fit
 from multicse.trainers.engine.text_fit import SHARDS, sentences, some_sentences
 from multicse.trainers.recipe import Recipe
@@ -20,7 +20,7 @@ from tests.small import text_only
 def large(recipe: Recipe, tmp_path: Path) -> Recipe:
     """Return a recipe with 4,000 numbered sentences in 200 shards."""
     texts = (UnpackedSample({"txt": b"%04d" % number}) for number in range(4000))
-    pack(texts, Output(tmp_path / "large", "large", shard_size=20, shuffle=False, form="parquet"))
+    pack(texts, Target(tmp_path / "large", "large", shard_size=20, shuffle=False, form="parquet"))
     return text_only(recipe).replace("streams.text.shards", str(tmp_path / "large"))
 
 

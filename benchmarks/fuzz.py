@@ -60,7 +60,7 @@ from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
-from multicse.pipelines.describe import verify
+from multicse.pipelines.describe import verify_shards
 from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024
@@ -184,7 +184,7 @@ def read_shards(folder: Path, kind: str) -> Found:
 def read_verified(folder: Path, kind: str) -> Found:
     """Read every sample; if none is bad, compare the files with their manifest, as ``describe.py --verify`` does."""
     found = read_shards(folder, kind)
-    if not found.bad and (wrong := verify(str(folder))):
+    if not found.bad and (wrong := verify_shards(str(folder))):
         raise DataError(f"{folder}: {'; '.join(wrong)}")
     return found
 

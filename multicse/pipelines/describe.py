@@ -108,7 +108,7 @@ def _render_field(name: str, data: bytes) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-def verify(urls: str) -> list[str]:
+def verify_shards(urls: str) -> list[str]:
     """Compare all shards with their `dataset.json`.
 
     Returns:
@@ -207,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if rest:
         raise DataError(f"{' '.join(rest)}: only recipes (PIPELINE:RECIPE) take options; {arguments.what} is not a recipe")
-    wrong = verify(arguments.what) if arguments.verify else []
+    wrong = verify_shards(arguments.what) if arguments.verify else []
     if not wrong:
         print(describe_shards(arguments.what, arguments.samples))
     for line in wrong:

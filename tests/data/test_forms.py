@@ -21,7 +21,7 @@ from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
-from multicse.pipelines.describe import describe_shards, verify
+from multicse.pipelines.describe import describe_shards, verify_shards
 from tests.data.packing import reader, samples, spelt
 from tests.small import write_tar
 
@@ -203,7 +203,7 @@ def test_any_form_is_packed_to_the_same_samples(form: str, rows: list[Row]) -> N
             assert {one.key: decode.text(one.fields, ("said", "heard"), one.key) for one in found} == wanted
             classes = [record["classes"][decode.label(one.fields, "cls", one.key)] for one in found]
             assert sorted(classes) == sorted(str(rows[int(number)]["about"]["n"]) for number in wanted)
-            assert verify(str(Path(folder) / packed)) == []
+            assert verify_shards(str(Path(folder) / packed)) == []
 
 
 def blank_lines(form: str, rows: list[Row]) -> int:

@@ -31,7 +31,7 @@ from multicse.models.st_modules import Conventions
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import new_model, text_config
 from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
-from multicse.trainers.engine.export import verify
+from multicse.trainers.engine.export import verify_export
 from tests.models import tiny_encoder
 
 TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]
@@ -266,7 +266,7 @@ def test_no_code_of_a_folder_is_run(made: Made, tmp_path: Path) -> None:
     (text / "config.json").write_text(json.dumps({**content, **auto}))
     with torch.no_grad():
         np.testing.assert_allclose(load_model(str(evil)).encode(TEXTS), dual(dual.tokenize(TEXTS)), atol=1e-4)
-    verify(dual, evil)
+    verify_export(dual, evil)
     router = (evil / "router_config.json").read_text()
     (evil / "router_config.json").write_text(router.replace("multicse_resnet.ResNetModule", "modeling.Module"))
     for load in (load_saved, lambda place: load_model(str(place))):

@@ -56,7 +56,7 @@ from multicse.models.probes import check_vectors
 from multicse.models.st_modules import add_whitening, read_modules
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.checks import check_recipe
-from multicse.trainers.engine.export import verify
+from multicse.trainers.engine.export import verify_export
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
@@ -329,7 +329,7 @@ def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformer
     check_vectors(encoder, str(folder))
     assert about(tmp_path / "out") == about(folder)
     assert TextEncoder.from_pretrained(str(tmp_path / "out")).limit == encoder.limit
-    verify(encoder, tmp_path / "out")
+    verify_export(encoder, tmp_path / "out")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])

@@ -19,7 +19,7 @@ from multicse.models.config import WordEncoderConfig
 from multicse.models.hub_folders import carried_files
 from multicse.models.word_encoder import WordEncoder
 from multicse.models.word_module import TextCNN, WordModel, hashed_vectors, split, word_hash
-from multicse.trainers.engine.export import verify
+from multicse.trainers.engine.export import verify_export
 
 WORDS = ["a", "dog", "runs", "cat", "sleeps"]
 SENTENCES = ["A dog runs.", "the cat sleeps", "", "a a a a a a a a a a", "Dog!"]
@@ -172,7 +172,7 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
     made = encoder(tmp_path, **settings)
     made.attention = made.softmax = attention
     made.save(str(tmp_path / "export"))
-    verify(made, tmp_path / "export")
+    verify_export(made, tmp_path / "export")
     assert carried_files(tmp_path / "export") == ["multicse_words.py"]
     saved = load_model(str(tmp_path / "export"))
     want = made(made.tokenize(SENTENCES)).detach().numpy()

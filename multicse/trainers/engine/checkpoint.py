@@ -326,7 +326,7 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True)
             for name in (MANIFEST, *listed):
                 self._fetch(step, _file_name(name), folder)
-        verify(folder)
+        verify_files(folder)
         run = _parsed((folder / MANIFEST).read_text()).run
         if self.run is not None and run not in (None, self.run):
             raise CheckpointError(f"{folder} belongs to another run ({run})")
@@ -561,7 +561,7 @@ def latest_checkpoint(folder: Path) -> Path:
         if place.is_dir() and (found := Store(str(place)).newest()):
             return found
     if (folder / MANIFEST).is_file():
-        verify(folder)
+        verify_files(folder)
     return folder
 
 
@@ -597,7 +597,7 @@ def rescue(step: int, write_files: WriteFiles, output: Path, run: str | None) ->
     return folder / name_of(step)
 
 
-def verify(folder: Path) -> None:
+def verify_files(folder: Path) -> None:
     """Raise CheckpointError if a checkpoint does not match its manifest."""
     try:
         listed = _parsed((folder / MANIFEST).read_text()).files

@@ -86,7 +86,7 @@ def write_export(
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
-        saved = verify(encoder, fresh)
+        saved = verify_export(encoder, fresh)
         text = encoder.card(fresh)
         if fit is not None:
             text = _fitted(fresh, fit, text)
@@ -131,7 +131,7 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
     return text._replace(notes=f"{text.notes}\n\n{note}", whitened=evaluate(fit.tasks, encoder))
 
 
-def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
+def verify_export(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """Load a folder and check that it reproduces the embeddings of an encoder; return the loaded model.
 
     SentenceTransformer must give the same embeddings of sentences, and of images or audio if the encoder supports them. For

@@ -176,7 +176,7 @@ def data_set(row: Mapping[str, Any]) -> Any:
     )
 
 
-def deliver(folder: Path, uri: str, run_id: str) -> None:
+def upload_run(folder: Path, uri: str, run_id: str) -> None:
     """Upload a finished run to MLflow: artifacts, description (the card's table of scores) and registered version.
 
     The call can be repeated. Errors of MLflow are passed on.

@@ -22,11 +22,11 @@ from multicse.trainers.engine.mlflow_server import (
     brief,
     connect,
     data_set,
-    deliver,
     environment_tags,
     import_mlflow,
     metric_name,
     open_experiment,
+    upload_run,
     uri_errors,
 )
 
@@ -174,7 +174,7 @@ def drain(
         uri: Tracking URI. If None, it is read from the journal, as is `run_id`.
         run_id: MLflow run.
         timeout: Seconds to keep trying.
-        status: End the run as FINISHED, with the artifacts of its folder (see `deliver`), as FAILED or as KILLED.
+        status: End the run as FINISHED, with the artifacts of its folder (see `upload_run`), as FAILED or as KILLED.
         ended: End of the run in seconds since 1970. If None, now.
 
     Returns:
@@ -200,7 +200,7 @@ def drain(
         try:
             sender.send()
             if status == "FINISHED":
-                deliver(book.path.absolute().parent, uri, run_id)
+                upload_run(book.path.absolute().parent, uri, run_id)
             if status:
                 connect(uri).set_terminated(run_id, status, int(ended * 1000))
             return True

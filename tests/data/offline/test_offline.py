@@ -51,13 +51,13 @@ def test_demo_shards_are_written_once(tmp_path: Path) -> None:
     made = demo.write_demo_shards(tmp_path, ["image", "audio"])
     counts = {kind: ShardSet.open(str(folder)).samples for kind, folder in made.items()}
     assert counts == {"image": 1797, "audio": 800}
-    assert all(not describe.verify(str(folder)) for folder in made.values())
+    assert all(not describe.verify_shards(str(folder)) for folder in made.values())
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
     demo.write_demo_shards(tmp_path, ["image", "audio"])
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == before
     next((tmp_path / "audio").glob("*.tar")).unlink()
     demo.write_demo_shards(tmp_path, ["audio"])
-    assert not describe.verify(str(made["audio"]))
+    assert not describe.verify_shards(str(made["audio"]))
     with pytest.raises(DataError, match="'video'"):
         demo.write_demo_shards(tmp_path, ["video"])
 

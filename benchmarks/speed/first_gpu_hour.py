@@ -28,7 +28,6 @@ import json
 import math
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -41,8 +40,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
+from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
 import torch
 import tyro
 from PIL import Image
@@ -73,6 +74,9 @@ A10G from AWS, G5 instances."""
 VIEWS, TOKENS = 2, 77
 GPUS = min(1, torch.cuda.device_count())
 ROOT = Path(__file__).resolve().parents[2]
+SHARED = "/dev/shm" if os.path.isdir("/dev/shm") else None
+LONG: dict[str, Any] = {"run.max_steps": 100_000, "run.epochs": 1e6}
+"""More steps than are measured."""
 HERE: dict[str, Any] = {"run.num_workers": 0, "run.gpus_per_worker": GPUS, "run.precision": "bf16", **NOT_TRAINED}
 
 
@@ -172,19 +176,28 @@ def _open(reader: WindowReader) -> None:
     torch.set_num_threads(1)
 
 
-def _read(task: Any) -> list[Chunk]:
-    return list(_READER.chunks(task))
+def _read(task: Any) -> list[str]:
+    """Write the chunks of a task to files in shared memory and return their names."""
+    files = []
+    for chunk in _READER.chunks(task):
+        block = chunk.to_block()
+        with tempfile.NamedTemporaryFile(dir=SHARED, delete=False) as file, pa.ipc.new_file(file, block.schema) as writer:
+            writer.write_table(block)
+        files.append(file.name)
+    return files
 
 
 def decoded(reader: Reader, plan: list[Any], processes: int) -> Iterator[Chunk]:
-    """Yield the chunks of a plan, which processes read, as Ray Data's tasks do: in order, and a few tasks ahead."""
+    """Yield the chunks of a plan, which processes read, as Ray Data's tasks do: in order, ahead, through shared memory."""
     with multiprocessing.get_context("spawn").Pool(processes, _open, (reader._reader,)) as pool:
         running: collections.deque[Any] = collections.deque()
         for task in itertools.chain(plan, [None] * (2 * processes)):
             if task is not None:
                 running.append(pool.apply_async(_read, (task,)))
             if running and (task is None or len(running) > 2 * processes):
-                yield from running.popleft().get()
+                for name in running.popleft().get():
+                    yield Chunk.from_block(pa.ipc.open_file(pa.memory_map(name)).read_all())
+                    os.unlink(name)
 
 
 def fed(made: Engine, samples: int, size: Size) -> Row:
@@ -299,7 +312,7 @@ def pairs_recipe(place: Path, size: Size) -> Recipe:
     tower = ViTTower(input=given, patch_size=size.patch, width=size.width, layers=size.layers, heads=heads)
     changes = {"method.tower": tower, "method.embed_dim": size.caption_width, "streams.pairs.input": given}
     changes |= {"encoder": EncoderConfig(path=str(folder), scratch=True, pooling="eot"), "streams.pairs.shards": str(shards)}
-    changes |= {"streams.pairs.batch_size": size.pairs, "run.max_steps": 2000, "evaluation.data": None}
+    changes |= {"streams.pairs.batch_size": size.pairs, **LONG, "evaluation.data": None}
     return api.write_inputs(cyclip.model("clip").changed({**changes, "run.output_dir": f"{place}/images", **HERE}))
 
 
@@ -312,7 +325,7 @@ def image_recipe(place: Path, size: Size) -> Recipe:
         visualcse.demo().changed(
             {
                 **{"encoder": text.encoder, "streams.text": text.streams["text"], "streams.image": stream},
-                **{"method.image": ImageConfig(image_size=size.image, patch_size=size.image_patch), "run.max_steps": 2000},
+                **{"method.image": ImageConfig(image_size=size.image, patch_size=size.image_patch), **LONG},
                 **{"run.output_dir": f"{place}/visual", **HERE},
             }
         )
@@ -411,12 +424,11 @@ def measure_train(place: Path, size: Size, data: Path | None) -> list[Row]:
 
 def run_tests(place: Path, size: Size, data: Path | None) -> list[Row]:
     """Run the tests that compare CUDA with the CPU; what they print goes to the log."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--durations=10", "tests/gpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    print(done.stdout, done.stderr, flush=True)
-    found = {name: int(count) for count, name in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout[-400:])}
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return [{"passed": 0, "failed": 0, **found, "which failed": " ".join(failed)}]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--tb=short", "--durations=10", "tests/gpu"]
+    subprocess.run([*command, f"--junitxml={place}/tests.xml"], cwd=ROOT)
+    suite = ElementTree.parse(place / "tests.xml").getroot()[0]
+    row: Row = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+    return [row | {"which failed": ", ".join(c.attrib["name"] for c in suite if c.find("failure") is not None)}]
 
 
 Measure = Callable[[Path, Size, Path | None], list[Row]]

@@ -191,8 +191,9 @@ def _within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], option
     """Compute attention with one call of torch's CUDA kernels for variable lengths, in every precision.
 
     The kernels are called directly, since a NestedTensor costs more time on the host than the kernels take on the GPU. The
-    flash kernel supports half precision, the memory-efficient kernel every precision, and both support dropout. If torch
-    supports neither for this GPU and head size, the batch is padded.
+    flash kernel supports half precision, the memory-efficient kernel every precision. With dropout only the flash kernel is
+    right: the forward pass of the other drops the same weights in every text and head, and its backward pass drops others
+    (torch 2.11). If neither can be used, the batch is padded.
     """
     if torch.is_autocast_enabled("cuda"):  # the kernels have no autocast rule, and a decoder's rotated queries are float32
         query, key, value = (states.to(torch.get_autocast_dtype("cuda")) for states in row)
@@ -202,10 +203,11 @@ def _within_offsets(packing: Packing, row: tuple[Tensor, Tensor, Tensor], option
     efficient = getattr(torch.ops.aten, "_efficient_attention_forward", None)
     rules = torch.backends.cuda.SDPAParams(*row, None, p, causal, False)
     query, key, value = (states[0].transpose(0, 1) for states in row)  # (T, H, d)
-    offsets = packing.starts, packing.starts, packing.shape[1], packing.shape[1]
+    longest = min(packing.shape[1], len(query))  # the kernels refuse more than all tokens
+    offsets = packing.starts, packing.starts, longest, longest
     if flash and query.shape[-1] % 8 == 0 and torch.backends.cuda.can_use_flash_attention(rules):
         return flash(query, key, value, *offsets, p, causal, False, scale=scale)[0][None]
-    if efficient and torch.backends.cuda.can_use_efficient_attention(rules):
+    if efficient and not p and torch.backends.cuda.can_use_efficient_attention(rules):
         return efficient(query[None], key[None], value[None], None, *offsets, p, int(causal), True, scale=scale)[0]
     return _within_padded(packing, row, options)
 

@@ -85,6 +85,8 @@ def efficient_attention_forward(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, starts: Tensor, _: Tensor, longest: int, __: int, p: float,
     mask: int, with_lse: bool = False, *, scale: float | None = None, **more: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
+    assert not p, "drops other weights in the backward pass (found on an H200, torch 2.11)"
+    assert longest <= q.shape[1], "Invalid max_seqlen_k: the error of the backward pass"
     assert bias is None and all(states.ndim == 4 and len(states) == 1 and states.stride(-1) == 1 for states in (q, k, v))
     random = seed(p)
     out = attend((q[0], k[0], v[0]), starts, longest, p, mask == 1, scale, random)[None]

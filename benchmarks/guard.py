@@ -29,10 +29,11 @@ from benchmarks.speed.engine import engine, loops, text_recipe
 from benchmarks.timer import Call, race, ratios
 from multicse.data.offline.demo import write_demo_shards
 from multicse.data.shard_urls import filesystem
-from multicse.data.shards import RawSample, ShardSet, index_of
+from multicse.data.shards import RawSample, ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
+from multicse.data.tar import index_of
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.pipelines import parts
 from multicse.trainers.engine.text_fit import sentences

@@ -60,7 +60,7 @@ def named_rows(
     if _has_random_access(path):
         rows = tables.rows(str(path), *part)
         if blank is not None and not part[0]:
-            blank.lines, blank.first = tables.blank(str(path))
+            blank.lines, blank.first = tables.table(str(path)).blank
     elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
         rows = _flat_rows(Path(path), wanted, blank)
     else:
@@ -98,7 +98,7 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
     """Return the files of a table with the parts that are read together: first row, and the row after the last."""
     parts: list[tuple[str, tuple[int, int | None]]] = []
     for file in expand(source)[0]:
-        ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
+        ends = [*range(0, tables.table(file).samples, PART)] if _has_random_access(file) else [0]
         parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is None
     if not parts:
         raise DataError(f"{source}: the table has no rows; give another")

@@ -32,8 +32,9 @@ from tqdm import tqdm
 from multicse.data.errors import DataError, command
 from multicse.data.order import permutation, seed_of
 from multicse.data.remote import retry
-from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_headers, read_manifest, size_and_sha256
+from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_manifest, size_and_sha256
 from multicse.data.tables import KEY
+from multicse.data.tar import read_headers
 from multicse.data.tar_index import ENDING
 
 SMALL = 100e6

@@ -1,9 +1,9 @@
 """Rows of tables by number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts with one sentence per line.
 
-The columns `txt`, `cls` and `json` of a row are the fields with these names; a column of images or audio clips is the field
-`jpg`, `wav`, ...; all other columns are entries of the field `json`. What a column is, is decided once for all rows of a
-table (`Columns`): a row without a value is a row with a missing value. Parquet is read by row groups, Arrow is mapped into
-memory. Text tables are packed into a Parquet file in the cache folder on first use, and again when the file has changed.
+The columns of a row are the fields of its sample, with their values; a column of images or audio clips is the field `jpg`,
+`wav`, ..., and a column of texts is also the field `txt`. What a column is, is decided once for all rows of a table
+(`Columns`): a row without a value is a row with a missing value. Parquet is read by row groups, Arrow is mapped into memory.
+Text tables are packed into a Parquet file in the cache folder on first use, and again when the file has changed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache, partial
-from itertools import accumulate, groupby, islice
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -30,7 +31,7 @@ from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import checksum as checksum_of
 from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import Blank, read_table, text_of
+from multicse.data.text_files import Blank, read_table
 
 KEY = "__key__"
 """Column with the name of the sample. Default: the number of the row, from 0."""
@@ -62,13 +63,16 @@ them."""
 NAMES = 512
 """Columns of JSON lines, the most frequent ones, that every row has; there are more if keys of objects are data."""
 
-_COLUMNS = "multicse.columns"  # metadata of a packed text table: JSON map of its columns to their kinds
-_BLANK = "multicse.blank"  # the same: `Table.blank`
+_COLUMNS = "multicse.columns"  # metadata of packed JSON lines: JSON map of their columns to their kinds
+_BLANK = "multicse.blank"  # metadata of a packed text table: `Table.blank`
+_JSON = "multicse.json"  # column of packed JSON lines
 
 Row = dict[str, Any]
 Kind = Literal["text", "bytes", "file", "value", "other", "none"]
 """Values of a column: texts; bytes that are texts or unknown; files of images or audio; numbers, dates and other values that
 can be written as texts; lists, maps and truth values; nothing."""
+Kinds = dict[str, tuple[Kind, str]]
+"""Kind of each column by its dotted name, and of files the kind of the first one, otherwise ""."""
 _T = TypeVar("_T")
 _Arrays = TypeVar("_Arrays", pa.Table, pa.RecordBatch)
 
@@ -94,126 +98,81 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-class Table(NamedTuple):
-    """File with rows that are read by number."""
+@dataclass(frozen=True)
+class Table:
+    """The form of a file with rows."""
 
-    rows: int
-    read: Callable[[Sequence[int]], Iterator[Row]]
-    """Yields the rows of these numbers, which ascend."""
-    columns: Columns
+    url: str
+    samples: int
+    bytes: int
+    fetch: Callable[[Sequence[int]], Iterator[Row]]
+    """Yields the rows of these numbers, as they are in the file."""
+    kinds: Kinds
     blank: tuple[int, int] = (0, 0)
     """Number of blank lines in a text table, which are not rows, and the number of the first."""
 
+    @cached_property
+    def columns(self) -> Columns:
+        """Decide what the columns are. Raises DataError."""
+        return _columns_of(self.url, self.kinds)
 
-def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
-    """Return the number of rows of a table, its bytes, and the names of its columns and fields.
-
-    Call it through `readable`, which converts errors that are not a DataError.
-    """
-    table = _open(url)
-    fs, path = filesystem(url)
-    return table.rows, int(fs.size(path) or 0), table.columns.shown
-
-
-def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, bytes] | str]]:
-    """Yield key and fields of rows; of a row that cannot be used, an error message instead of fields.
-
-    Args:
-        url: Table.
-        indexes: Numbers of the rows; ascending numbers are read fastest.
-    """
-    table, options = _open(url), options_of(url)
-    rows = table.read([index for index in indexes if index < table.rows])
-    for index in indexes:
-        key = f"{index:08d}"
-        if index >= table.rows:
-            yield key, f"the file has {table.rows} rows only"
-            continue
-        try:
-            row = _complete(next(rows), table.columns, options)
-            if (value := row.get(KEY, key)) in (None, ""):
-                yield key, f"its {KEY} is empty"
+    def read(self, numbers: Sequence[int]) -> Iterator[tuple[str, Row | str]]:
+        """Yield key and fields of rows; of a row that cannot be used, the reason. Ascending numbers are read fastest."""
+        rows, options = self.fetch([number for number in numbers if number < self.samples]), options_of(self.url)
+        for number in numbers:
+            key = f"{number:08d}"
+            if number >= self.samples:
+                yield key, f"the file has {self.samples} rows only"
                 continue
-            key = f"{value:08d}" if isinstance(value, int) else str(value)
-            yield key, _fields_of(row, table.columns)
-        except DecodeError as error:
-            yield key, f"sample {key!r}: {error}"
+            try:
+                row = _complete(next(rows), self.columns, options)
+                if (value := row.pop(KEY, key)) in (None, ""):
+                    yield key, f"its {KEY} is empty"
+                    continue
+                key = f"{value:08d}" if isinstance(value, int) else str(value)
+                yield key, _fields_of(row, self.columns)
+            except DecodeError as error:
+                yield key, f"sample {key!r}: {error}"
+
+
+def table(url: str) -> Table:
+    """Open a table. Raises DataError."""
+    return readable(url, lambda: opened(url, checksum_of(url)))
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
     """Yield number and columns, with dotted names, of the rows from `first` up to `stop` (None: all) of a table."""
-    end, options = count(url) if stop is None else stop, options_of(url)
+    end, options = table(url).samples if stop is None else stop, options_of(url)
     for start in range(first, end, READ_AT_ONCE):
         numbers = range(start, min(end, start + READ_AT_ONCE))
-        table, found = readable(url, lambda: ((table := _open(url)), list(table.read(numbers))))  # noqa: B023  # at once
+        found, columns = readable(url, lambda: ([*table(url).fetch(numbers)], table(url).columns))  # noqa: B023  # at once
         for number, row in zip(numbers, found, strict=True):
             try:
-                yield number, _complete(row, table.columns, options)
+                yield number, _complete(row, columns, options)
             except DecodeError as error:
                 raise DataError(f"{url}, row {number}: {error}") from None
 
 
-def count(url: str) -> int:
-    """Return the number of rows of a table. Raises DataError."""
-    return readable(url, lambda: _open(url).rows)
-
-
-def blank(url: str) -> tuple[int, int]:
-    """Return the number of blank lines in a table, and the number of the first. Raises DataError."""
-    return readable(url, lambda: _open(url).blank)
-
-
-def _fields_of(row: Row, columns: Columns) -> dict[str, bytes]:
-    """Return the fields of a row of `_complete`, as in a shard; a missing file is empty. Raises DecodeError."""
-    fields: dict[str, bytes] = {}
-    record: Row = {}
-    for name, value in row.items():
-        if name == KEY:
-            continue
-        if name in columns.files:
-            field = columns.files[name]
-            if isinstance(value, bytes) and value:
-                fields[_kind(value) or field if field in FILES else field] = value
-                continue
-            fields.setdefault(field, b"")
-            if not value:
-                continue
-        if isinstance(value, bytes):
-            fields[name] = value
-        elif name in ("txt", "cls", "json"):
-            if not isinstance(value, str):
-                value = _json(value) if name == "json" else text_of(value, repr(name))
-            fields[name] = value.encode("utf-8", "surrogatepass")
+def _fields_of(row: Row, columns: Columns) -> Row:
+    """Return the fields of a row of `_complete`: its columns, files under the name of their kind, and the text as `txt`."""
+    for name, value in {name: row.pop(name) for name in columns.files}.items():
+        field = columns.files[name]
+        if value and isinstance(value, bytes):
+            row[_kind(value) or field if field in FILES else field] = value
         else:
-            record[name] = [value] if name == "captions" and isinstance(value, str) else value
-    if "txt" not in fields and columns.text in record and "json" not in fields:
-        value = record[columns.text]
-        with contextlib.suppress(DecodeError):  # a stream that reads this field refuses the row, others do not need it
-            fields["txt"] = (value if isinstance(value, str) else text_of(value, repr(columns.text))).encode(
-                "utf-8", "surrogatepass"
-            )
-        if columns.captions:
-            caption = record["caption"]
-            record["captions"] = [caption] if isinstance(caption, str) else caption
-    if columns.files and "txt" in fields:  # one text; in a tar, the lines of a caption file are several
-        fields["txt"] = b" ".join(fields["txt"].split())
-    if record and "json" not in fields:
-        fields["json"] = _json(record).encode("utf-8", "surrogatepass")
-    return fields
+            row.setdefault(field, b"")
+            if value:  # the name of a file
+                row[name] = value
+    if columns.text is not None:
+        row["txt"] = row[columns.text]
+    if columns.captions:
+        row["captions"] = row["caption"]
+    return row
 
 
 def _kind(value: bytes) -> str | None:
     """Return the kind of an image or audio file; None for other bytes."""
     return next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), None)
-
-
-def _json(value: Any) -> str:
-    """Return JSON in which bytes are texts. Bytes that are not UTF-8 are refused when they are read as a text."""
-
-    def plain(value: Any) -> str:
-        return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-    return json.dumps(value, ensure_ascii=False, default=plain)
 
 
 def flat(row: Row, before: str = "") -> Row:
@@ -230,19 +189,18 @@ def flat(row: Row, before: str = "") -> Row:
     """
     found: Row = {}
     for name, value in row.items():
+        name = before + name
         if isinstance(value, dict) and set(value) == {"bytes", "path"}:
             value = value["bytes"] or value["path"]
         if isinstance(value, Unreadable):
-            raise DecodeError(f"column {before + name!r}: {value.reason}")
-        nested = flat(value, f"{before}{name}.") if isinstance(value, dict) else {before + name: _present(value)}
-        if twice := found.keys() & nested.keys():
-            raise DecodeError(f"two columns have the name {min(twice)!r}; rename one")
-        found |= nested
+            raise DecodeError(f"column {name!r}: {value.reason}")
+        if isinstance(value, float | Decimal) and value != value:
+            value = None
+        leaves = flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        if not found.keys().isdisjoint(leaves):
+            raise DecodeError(f"two columns have the name {min(found.keys() & leaves)!r}; rename one")
+        found.update(leaves)
     return found
-
-
-def _present(value: Any) -> Any:
-    return None if isinstance(value, float | Decimal) and value != value else value
 
 
 def _complete(row: Row, columns: Columns, options: Mapping[str, str]) -> Row:
@@ -250,12 +208,12 @@ def _complete(row: Row, columns: Columns, options: Mapping[str, str]) -> Row:
 
     Some programs do not mark texts as such. Raises DecodeError as `flat`.
     """
-    found = _renamed(flat(row), options)
-    found = dict.fromkeys(columns.names) | {name: found[name] for name in found if found[name] is not None}
-    for name, value in found.items():
-        if isinstance(value, bytes) and name not in columns.files:
-            with contextlib.suppress(UnicodeDecodeError):
-                found[name] = value.decode("utf-8-sig")
+    found = _renamed(flat(row), options) if options else flat(row)
+    if tuple(found) != columns.names:  # rows of JSON lines, and missing structs
+        found = dict.fromkeys(columns.names) | {name: found[name] for name in found if found[name] is not None}
+    for name in [name for name, value in found.items() if isinstance(value, bytes) and name not in columns.files]:
+        with contextlib.suppress(UnicodeDecodeError):
+            found[name] = found[name].decode("utf-8-sig")
     return found
 
 
@@ -272,12 +230,12 @@ def _renamed(named: Mapping[str, _T], options: Mapping[str, str]) -> dict[str, _
 # --------------------------------------------------------------------------------------------------------- kinds of columns
 
 
-def _columns_of(url: str, kinds: Mapping[str, tuple[Kind, str]]) -> Columns:
+def _columns_of(url: str, kinds: Kinds) -> Columns:
     """Decide what the columns of a table are.
 
     Args:
         url: Table.
-        kinds: Kind of each column by its dotted name, and of files the kind of the first one, otherwise "".
+        kinds: Kinds of its columns.
 
     Raises:
         DataError: If an option names a column that does not exist, or two columns contain images, or audio clips.
@@ -301,10 +259,10 @@ def _columns_of(url: str, kinds: Mapping[str, tuple[Kind, str]]) -> Columns:
     entries = {name: kind for name, (kind, _) in kinds.items() if name not in (KEY, "txt", "cls", "json", *files)}
     texts = [name for name, kind in entries.items() if kind in ("text", "bytes") and name != "captions"]
     text = next((name for name in TEXTS if name in entries), texts[0] if len(texts) == 1 else None)
-    captions = "caption" in entries and text != "caption" and "captions" not in entries
-    shown = {*kinds} - {KEY} - {*files} | {*files.values()}
-    if text is not None and "json" not in kinds and entries[text] != "other":
-        shown.add("txt")
+    if text is None or "txt" in kinds or "json" in kinds or entries[text] == "other":
+        text = None
+    captions = "caption" in entries and text not in (None, "caption") and "captions" not in entries
+    shown = {*kinds} - {KEY} - {*files} | {*files.values()} | ({"txt"} if text else set())
     return Columns(tuple(kinds), text, captions, files, tuple(sorted(shown)))
 
 
@@ -339,15 +297,14 @@ def _leaves(name: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
             yield from _leaves(f"{name}.{field.name}", field.type)
 
 
-def _arrow_columns(url: str, schema: pa.Schema, chunks: Callable[[str], Iterable[Any]]) -> Columns:
-    """Decide what the columns of an Arrow schema are. Columns of bytes are decided by their first values.
+def _kinds_of_arrow(schema: pa.Schema, chunks: Callable[[str], Iterable[Any]]) -> Kinds:
+    """Return the kinds of the columns of an Arrow schema. Columns of bytes are decided by their first values.
 
     Args:
-        url: Table.
         schema: Names and types.
         chunks: Function that returns the arrays of a column.
     """
-    kinds: dict[str, tuple[Kind, str]] = {}
+    kinds: Kinds = {}
     for column in schema:
         leaves = {name: _kind_of_type(kind) for name, kind in _leaves(column.name, column.type)}
         if twice := kinds.keys() & leaves:
@@ -368,7 +325,7 @@ def _arrow_columns(url: str, schema: pa.Schema, chunks: Callable[[str], Iterable
             unknown -= {name for name in unknown if kinds[name][0] not in ("none", "bytes") or seen[name] == FIRST}
             if not unknown:
                 break
-    return _columns_of(url, kinds)
+    return kinds
 
 
 def _values(chunks: Iterable[Any]) -> Iterator[Any]:
@@ -406,64 +363,74 @@ def data_errors(url: str) -> Iterator[None]:
         raise DataError(f"{url} cannot be read: {error}") from None  # the text may contain the URL with its password
 
 
-def _open(url: str) -> Table:
-    return _opened(url, checksum_of(url))
-
-
 @lru_cache(maxsize=16)
-def _opened(url: str, checksum: str) -> Table:
+def opened(url: str, checksum: str) -> Table:
+    """Open the table with this checksum of its size and time. Errors that are not a DataError are converted by `table`."""
     kind = table_kind(url)
-    if kind in ("parquet", "arrow"):
-        return _parquet(url) if kind == "parquet" else _arrow(url)
-    return _packed(url, checksum)
+    return _parquet(url) if kind == "parquet" else _arrow(url) if kind == "arrow" else _packed(url, checksum)
 
 
 def _packed(url: str, checksum: str) -> Table:
-    """Return the table in the cache with the rows of a text table, each as JSON. It is made if it does not exist."""
+    """Return a text table from its Parquet file in the cache, which is made if it does not exist.
+
+    Cells of CSV, TSV and text are columns of texts; a row of JSON lines may contain anything, and stays JSON.
+    """
     separator = options_of(url).get("separator")
     fs, source = filesystem(url)
     file = Path(source) if isinstance(fs, LocalFileSystem) else url
+    as_json = table_kind(url) == "jsonl"
 
     def write(path: Path) -> None:
-        group: list[str] = []
-        letters, blank = 0, Blank()
-        kinds: dict[str, Counter[Kind]] = {}
-        with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-
-            def flush() -> None:
+        blank = Blank()
+        counts: dict[str, Counter[Kind]] = {}
+        rows = (row for _, row in read_table(file, separator=separator, left_out=blank))
+        if as_json:
+            rows = ({_JSON: json.dumps(_counted(row, counts))} for row in rows)
+        first = list(islice(rows, 1))
+        schema = pa.schema([(name, pa.string()) for row in first for name in row])
+        with pq.ParquetWriter(path, schema, compression="zstd") as out:
+            for group in _groups(chain(first, rows)):
                 with limits.writing(place):
-                    out.write_table(pa.table({"row": pa.array(group, pa.string())}))
-                group.clear()
+                    out.write_table(pa.Table.from_pylist(group, schema))
+            kinds = json.dumps(_kinds_of_counts(counts))
+            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}", _COLUMNS: kinds})
 
-            for _, row in read_table(file, separator=separator, left_out=blank):
-                with contextlib.suppress(DecodeError):  # a bad sample
-                    for name, value in flat(row).items():
-                        if name in kinds or len(kinds) < limits.MEMBERS:
-                            kinds.setdefault(name, Counter())[_kind_of_value(value)] += 1
-                group.append(json.dumps(row))
-                letters += len(group[-1])
-                if letters >= GROUP_LETTERS:
-                    flush()
-                    letters = 0
-            flush()
-            columns = json.dumps(_kinds_of_counts(kinds))
-            out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}", _COLUMNS: columns})
-
-    stamp = f"6 {split_options(url)[0]} {checksum} {separator}"  # 6: how rows are read, and the form of the file
+    stamp = f"7 {split_options(url)[0]} {checksum} {separator}"  # 7: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:
-        table = readable(str(path), partial(_parquet, str(path)))
-        metadata = pq.read_metadata(path).metadata
+        table, metadata = readable(str(path), partial(_parquet, str(path))), pq.read_metadata(path).metadata
         lines, first = metadata[_BLANK.encode()].split()
-        columns = _columns_of(url, {name: (kind, "") for name, kind in json.loads(metadata[_COLUMNS.encode()]).items()})
-
-        def rows(indexes: Sequence[int]) -> Iterator[Row]:
-            return (json.loads(packed["row"]) for packed in table.read(indexes))
-
-        return Table(table.rows, rows, columns, (int(lines), int(first)))
+        table = replace(table, url=url, bytes=int(fs.size(source) or 0), blank=(int(lines), int(first)))
+        if not as_json:
+            return table
+        kinds = {name: (kind, "") for name, kind in json.loads(metadata[_COLUMNS.encode()]).items()}
+        return replace(table, kinds=kinds, fetch=lambda numbers: (json.loads(row[_JSON]) for row in table.fetch(numbers)))
 
     return limits.cached(place, lambda path: readable(url, partial(write, path)), read)
+
+
+def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows of texts in groups of about `GROUP_LETTERS`."""
+    group: list[Row] = []
+    letters = 0
+    for row in rows:
+        group.append(row)
+        letters += sum(map(len, row.values()))
+        if letters >= GROUP_LETTERS:
+            yield group
+            group, letters = [], 0
+    if group:
+        yield group
+
+
+def _counted(row: Row, counts: dict[str, Counter[Kind]]) -> Row:
+    """Return a row of JSON lines after its kinds of values are counted by dotted name."""
+    with contextlib.suppress(DecodeError):  # a bad sample
+        for name, value in flat(row).items():
+            if name in counts or len(counts) < limits.MEMBERS:
+                counts.setdefault(name, Counter())[_kind_of_value(value)] += 1
+    return row
 
 
 def _kinds_of_counts(counts: Mapping[str, Counter[Kind]]) -> dict[str, Kind]:
@@ -496,8 +463,8 @@ def _parquet(url: str) -> Table:
             for batch in pq.ParquetFile(file).iter_batches(4 * FIRST, columns=[name]):
                 yield batch.column(name)
 
-    columns = _arrow_columns(url, schema, chunks)
-    return Table(about.num_rows, _reader([group_.num_rows for group_ in groups], group), columns)
+    read = _reader([group_.num_rows for group_ in groups], group)
+    return Table(url, about.num_rows, int(fs.size(path) or 0), read, _kinds_of_arrow(schema, chunks))
 
 
 def _arrow(url: str) -> Table:
@@ -517,9 +484,9 @@ def _arrow(url: str) -> Table:
         if source.tell() < source.size():  # a stream ends with zeros
             raise DataError(f"{url} continues after the end of its stream at byte {source.tell()}: it is damaged") from None
     batches = table.to_batches()
-    columns = _arrow_columns(url, table.schema, lambda name: (batch.column(name) for batch in batches))
+    kinds = _kinds_of_arrow(table.schema, lambda name: (batch.column(name) for batch in batches))
     read = _reader([len(batch) for batch in batches], lru_cache(lambda number: _validated(batches[number])))
-    return Table(len(table), read, columns)
+    return Table(url, len(table), int(fs.size(path) or 0), read, kinds)
 
 
 def _validated(columns: _Arrays) -> _Arrays:
@@ -538,9 +505,18 @@ def _reader(
         for number, wanted in groupby(indexes, lambda index: bisect_right(ends, index)):
             inside = [index - (ends[number] - counts[number]) for index in wanted]
             table = group(number)
-            # One by one: pyarrow cannot take the values of views and run ends.
-            columns = [[_value(column, place) for place in inside] for column in table.columns]
-            for values in zip(*columns, strict=True):
-                yield dict(zip(table.schema.names, values, strict=True))
+            names = table.schema.names
+            for values in zip(*(_at(column, inside) for column in table.columns), strict=True):
+                yield dict(zip(names, values, strict=True))
 
     return rows
+
+
+def _at(column: Any, places: list[int]) -> list[Any]:
+    """Return the values at these places: of neighbours together, which is faster. pyarrow cannot take views and run ends."""
+    first, stop = min(places), max(places) + 1
+    with contextlib.suppress(Exception):  # then `_value` finds the value that cannot be converted
+        if stop - first <= 4 * len(places):
+            values = column.slice(first, stop - first).to_pylist()
+            return [values[place - first] for place in places]
+    return [_value(column, place) for place in places]

@@ -30,7 +30,7 @@ SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line that specifies the separator for Excel
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
 _NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
-_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # valid in JSON, not in UTF-8; a sign of damage
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # valid in JSON, not in UTF-8; as zero bytes, a sign of damage
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # decoded bytes that are not UTF-8
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
@@ -382,16 +382,17 @@ def text_of(value: Any, place: str) -> str:
             value = value.decode("utf-8-sig")  # files written on Windows start with a byte order mark
         except UnicodeDecodeError as error:
             raise DecodeError(f"{place} is not UTF-8 ({error})") from error
-    if isinstance(value, float) and not math.isinf(value):
-        value = "" if math.isnan(value) else repr(value).removesuffix(".0")
     if value is None:
         return ""
-    if isinstance(value, bool | list | tuple | dict | float):
-        found = value if isinstance(value, float) else type(value).__name__
-        raise DecodeError(f"{place} is {found}, not a text; a text, a number or a date is needed")
+    if not isinstance(value, str):
+        if isinstance(value, float) and not math.isinf(value):
+            value = "" if math.isnan(value) else repr(value).removesuffix(".0")
+        if isinstance(value, bool | list | tuple | dict | float):
+            found = value if isinstance(value, float) else type(value).__name__
+            raise DecodeError(f"{place} is {found}, not a text; a text, a number or a date is needed")
     text = str(value)
     if len(text) > limits.TEXT:
         raise DecodeError(f"{place} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
-    if _NO_TEXT.search(text):
+    if "\0" in text or (not text.isascii() and _SURROGATE.search(text)):
         raise DecodeError(f"{place} contains a lone surrogate or a zero byte, so it is not a text")
     return text

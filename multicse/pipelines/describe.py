@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -64,7 +64,7 @@ def describe_shards(urls: str, samples: int = 3) -> str:
     manifests = (read_manifest(folder) for folder in dict.fromkeys(parent(shard.url) for shard in shards.shards))
     lines += [f"  {line}" for found in manifests if found for line in _left_out(found)]
     for shard in shards.shards:
-        if table_kind(shard.url) in TEXT_TABLES and (blank := tables.blank(shard.url))[0]:
+        if table_kind(shard.url) in TEXT_TABLES and (blank := tables.table(shard.url).blank)[0]:
             lines += [f"  {line}" for line in left_out_lines({BLANK: (blank[0], f"{shard.url}, line {blank[1]}")})]
     lines += ["", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
@@ -78,7 +78,7 @@ def _left_out(manifest: Manifest) -> list[str]:
         return [f"left_out has an unknown form: {reprlib.repr(manifest.record['left_out'])}"]
 
 
-def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, bytes]]]:
+def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield key and fields of the first samples of a shard; raise DataError at a sample that cannot be read."""
     for sample in read(shard, range(min(count, shard.samples))):
         if isinstance(sample, BadSample):
@@ -87,7 +87,7 @@ def _samples(shard: Shard, count: int) -> Iterator[tuple[str, dict[str, bytes]]]
 
 
 def _first(shards: ShardSet, count: int) -> Iterator[str]:
-    """Yield lines with the first samples: shortened texts, and the sizes of other fields."""
+    """Yield lines with the first samples: shortened texts and values, and the sizes of files."""
     for shard in shards.shards:
         try:
             for key, fields in _samples(shard, count):
@@ -101,10 +101,12 @@ def _first(shards: ShardSet, count: int) -> Iterator[str]:
             return
 
 
-def _render_field(name: str, data: bytes) -> str:
-    if name not in ("txt", "json", "cls"):
-        return f"{len(data):,} bytes"
-    text = re.sub(r"\s+", " ", data.decode("utf-8", "replace").strip())
+def _render_field(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        if name not in ("txt", "json", "cls"):
+            return f"{len(value):,} bytes"
+        value = value.decode("utf-8", "replace")
+    text = re.sub(r"\s+", " ", str(value).strip())
     return text if len(text) <= 100 else text[:97] + "..."
 
 

@@ -135,7 +135,7 @@ def _texts_of(sample: Sample, samples: Samples) -> list[str]:
     """Return the sentence of a sample, the captions of an image or audio clip, or its class; nothing if it has neither."""
     if samples.modality == "text":
         return [sample.item]
-    if {"json", "txt"} & set(sample.fields):
+    if {"json", "txt", "captions", "caption"} & set(sample.fields):
         return sample.captions()
     if "cls" not in sample.fields:
         return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -168,7 +167,7 @@ def test_every_type_is_read_as_to_pylist_reads_it_or_is_refused_by_name(r: Rando
         assert [there(row) for row in found] == wanted
         shard = ShardSet.open(str(path)).shards[0]
         for sample in read(shard, range(n)):
-            assert isinstance(sample, RawSample) and isinstance(json.loads(sample.fields.get("json", b"{}")), dict)
+            assert isinstance(sample, RawSample) and {*wanted[0]} <= {*sample.fields}
         event(f"read from {form}")
 
 
@@ -178,7 +177,7 @@ def test_a_value_that_pyarrow_cannot_convert_is_a_bad_sample(tmp_path: Path) -> 
     pq.write_table(table, tmp_path / "x.parquet")
     shard = ShardSet.open(str(tmp_path / "x.parquet")).shards[0]
     one, bad, three = read(shard, range(3))
-    assert [sample.fields["txt"] for sample in (one, three) if isinstance(sample, RawSample)] == [b"one", b"three"]
+    assert [sample.fields["txt"] for sample in (one, three) if isinstance(sample, RawSample)] == ["one", "three"]
     assert not isinstance(bad, RawSample) and "column 'when': a value of the type timestamp[us] cannot be read" in bad.reason
 
 

@@ -35,7 +35,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
     assert "26 samples in 3 shards" in printed and f"27 left out: blank line; the first: {text}, line 2\n" in printed
-    found = {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")}
+    found = {s.key: s.fields["txt"] for s in samples(tmp_path / "out")}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])
     assert all(found[f"{2 * i:08d}"] == line for i, line in enumerate(LINES))  # the key is the line in the file, from 0
     assert list(found.values()) != [*LINES, "Ünï ḉode 漢字"]  # shuffled
@@ -50,11 +50,11 @@ def test_labelled_texts_from_tsv(tmp_path: Path) -> None:
     rows = ['5\t"unbalanced', "10\ta,b", "9\tc", "9\tleft out"]
     path.write_bytes(gzip.compress("\n".join(["digit\ttext", *rows]).encode()))
     assert run("table", path, "--columns", "text", "--label", "digit", "--no-shuffle", "--out", tmp_path / "out") == 0
-    found = [(s.fields["txt"].decode(), s.fields["cls"].decode()) for s in samples(tmp_path / "out")]
+    found = [(s.fields["txt"], s.fields["cls"]) for s in samples(tmp_path / "out")]
     assert found == [('"unbalanced', "0"), ("a,b", "2"), ("c", "1"), ("left out", "1")]  # 5, 9, 10: numbers sort as such
     assert ShardSet.open(str(tmp_path / "out")).classes == ("5", "9", "10")
     assert run("table", path, "--columns", "text", "--where", "digit=9", "--out", tmp_path / "nine") == 0
-    assert sorted(s.fields["txt"] for s in samples(tmp_path / "nine")) == [b"c", b"left out"]
+    assert sorted(s.fields["txt"] for s in samples(tmp_path / "nine")) == ["c", "left out"]
 
 
 def test_rows_with_an_empty_text(tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import fsspec
 import numpy as np
 import pytest
 
-from multicse.data import shards as shard_files
+from multicse.data import tar as tars
 from multicse.data.shard_urls import expand
 from multicse.data.shard_writer import Target, UnpackedSample, pack, upload
-from multicse.data.shards import BadSample, RawSample, ShardSet, index_of, packed_index, read, read_headers
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.tar import index_of, packed_index, read_headers
 from multicse.data.tar_index import ENDING, Index
 from tests.data.test_shards import numbered, write_tar
 
@@ -40,7 +41,7 @@ def no_memory() -> Iterator[Callable[[], None]]:
     """Clear the caches of this process, as in a new process."""
 
     def forget() -> None:
-        packed_index.cache_clear()
+        tars.opened.cache_clear()
         index_of.cache_clear()
 
     forget()
@@ -54,7 +55,7 @@ def test_packing_writes_where_the_files_are(tmp_path: Path, no_memory: object) -
         expected = [(member.name, member.offset_data, member.size) for member in tar]
     names = [(key, *member) for key, sample in zip(found.keys, found.members, strict=True) for member in sample]
     assert [(f"{key}.{name}", offset, size) for key, name, offset, size in names] == expected
-    assert packed_index(shard, "") == found == read_headers(shard.url), "a new process has to read no header"
+    assert packed_index(shard.url, 30) == found == read_headers(shard.url), "a new process has to read no header"
 
 
 def test_an_index_keeps_all_that_is_known_of_a_damaged_tar(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_an_index_that_lies_is_not_used(
     content = path.read_bytes()
     path.unlink()
     expected = list(read(shard, range(30)))
-    packed_index.cache_clear()
+    tars.opened.cache_clear()
     path.write_bytes(LIES[lie](content))
     with caplog.at_level(logging.WARNING):
         found = list(read(shard, range(30)))
@@ -130,7 +131,7 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
         scans.append(url)
         return read_headers(url)
 
-    monkeypatch.setattr(shard_files, "read_headers", counted)
+    monkeypatch.setattr(tars, "read_headers", counted)
     url = write_tar(tmp_path / "x.tar", numbered(5))
     for _ in range(2):  # two processes
         shard = ShardSet.open(url).shards[0]
@@ -142,10 +143,10 @@ def test_the_headers_of_a_tar_without_index_are_read_once_on_a_machine(
     assert len(list(read(shard, range(5)))) == 5 and len(scans) == 2
     no_memory()
     with monkeypatch.context() as small:  # an index larger than may be loaded
-        small.setattr(shard_files.limits, "MANIFEST", 100)
+        small.setattr(tars.limits, "MANIFEST", 100)
         assert all(isinstance(sample, RawSample) for sample in read(shard, range(5)))
     no_memory()
-    monkeypatch.setattr(shard_files.limits, "MEMBER", 100)  # some members are too large now
+    monkeypatch.setattr(tars.limits, "MEMBER", 100)  # some members are too large now
     assert all(isinstance(sample, BadSample) for sample in read(shard, range(5)))
     monkeypatch.setenv("MULTICSE_CACHE", "/proc/none")
     no_memory()

@@ -35,7 +35,7 @@ def test_shards_are_shown(tmp_path: Path) -> None:
 def test_no_headers_of_a_packed_shard_are_read_to_show_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Manifest and index locate the first samples, so that a shard in a bucket is not downloaded."""
     run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", tmp_path / "out", "--shard-size", 9)
-    monkeypatch.setattr("multicse.data.shards.read_headers", lambda url: pytest.fail(f"read {url}"))
+    monkeypatch.setattr("multicse.data.tar.read_headers", lambda url: pytest.fail(f"read {url}"))
     assert describe.describe_shards(str(tmp_path / "out"), 12).count("out-train-000001/") == 4
 
 

@@ -1,4 +1,7 @@
-"""Decoding of the bytes of a sample to images, waveforms, texts and classes. Every fault of a sample is a DecodeError."""
+"""Decoding of the fields of a sample to images, waveforms, texts and classes. Every fault of a sample is a DecodeError.
+
+Fields are the bytes of files and the values of a table; an entry of a tar's `json` is read as a column of a table.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import re
 import reprlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -54,12 +58,12 @@ _OTHERS = {
 Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow refuses images with twice that many pixels
 
 
-def member(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> bytes:
+def member(fields: Mapping[str, Any], extensions: Sequence[str], key: str) -> bytes:
     """Return the content of the first of `extensions` that the sample has, as `member_with_extension`."""
     return member_with_extension(fields, extensions, key)[1]
 
 
-def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str], key: str) -> tuple[str, bytes]:
+def member_with_extension(fields: Mapping[str, Any], extensions: Sequence[str], key: str) -> tuple[str, bytes]:
     """Return name and content of the first of several fields that a sample has and that is not empty.
 
     Args:
@@ -67,10 +71,10 @@ def member_with_extension(fields: Mapping[str, bytes], extensions: Sequence[str]
         extensions: Names of the fields, in the order of preference.
         key: Name of the sample, for messages.
     """
-    found = [extension for extension in extensions if extension in fields]
+    found = [extension for extension in extensions if isinstance(fields.get(extension), bytes)]
     for extension in found:
-        if fields[extension]:
-            return extension, fields[extension]
+        if content := fields[extension]:
+            return extension, content
     if found:
         what = "image" if found[0] in IMAGES else "audio" if found[0] in SOUNDS else "content"
         raise DecodeError(f"sample {key!r}: its {what} is missing (the field {found[0]!r} is null or empty)")
@@ -287,7 +291,7 @@ def _mixed(file: soundfile.SoundFile, key: str, most: int) -> np.ndarray:
     return np.concatenate(blocks) if blocks else np.zeros(0, np.float32)
 
 
-def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: str | None = None) -> list[str]:
+def text(fields: Mapping[str, Any], columns: Sequence[str], key: str, empty: str | None = None) -> list[str]:
     """Decode one text per column of a sample. Line breaks and runs of white space become one space.
 
     Args:
@@ -307,21 +311,23 @@ def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: s
 
 def _text(value: Any, column: str, key: str) -> str:
     """Return the value as text with single white space."""
-    return " ".join(text_of(value, f"sample {key!r}: {column!r}").split())
+    try:
+        return " ".join(text_of(value, "").split())
+    except DecodeError as error:
+        raise DecodeError(f"sample {key!r}: {column!r}{error}") from error
 
 
-def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
+def captions(fields: Mapping[str, Any], key: str) -> list[str]:
     """Decode the captions of a sample, at least one, as `text`. Missing and empty ones are left out.
 
-    They are in the entry `captions` of the `json`, otherwise in the field `txt`, otherwise in the entry `caption`. An entry
-    is a text or a list of texts; in `txt`, every line is a caption, as CLIP_benchmark writes them.
+    They are the column `captions`, otherwise `txt`, otherwise `caption`. A column is a text or a list of texts; in the file
+    `txt` of a tar, every line is a caption, as CLIP_benchmark writes them.
     """
-    record = _record(fields, key)
-    if "captions" not in record and "txt" in fields:
-        found: Any = text_of(fields["txt"], f"sample {key!r}: 'txt'").splitlines()
-    else:
-        found = record.get("captions", record.get("caption"))
-        found = found if isinstance(found, list) else [found]
+    named = {**_record(fields, key), **fields}
+    found = next((named[name] for name in ("captions", "txt", "caption") if name in named), None)
+    if isinstance(found, bytes):
+        found = text_of(found, f"sample {key!r}: 'txt'").splitlines()
+    found = found if isinstance(found, list) else [found]
     texts = list(filter(None, (_text(item, "captions", key) for item in found)))
     if not texts:
         raise DecodeError(
@@ -331,7 +337,7 @@ def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
     return texts
 
 
-def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
+def label(fields: Mapping[str, Any], column: str, key: str) -> int:
     """Decode the class of a sample, a number of at least 0.
 
     Args:
@@ -340,7 +346,7 @@ def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
         key: Name of the sample, for messages.
     """
     value = _value(fields, column, key)
-    if isinstance(value, bytes | float):  # whole numbers of a column with gaps are floats
+    if isinstance(value, bytes | float | Decimal):  # whole numbers of a column with gaps are floats
         value = text_of(value, f"sample {key!r}: {column!r}")
     if isinstance(value, str) and len(digits := value.strip()) <= limits.CLASS_DIGITS and digits.isdecimal():
         value = int(digits)
@@ -349,7 +355,7 @@ def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
     return value
 
 
-def _value(fields: Mapping[str, bytes], column: str, key: str) -> Any:
+def _value(fields: Mapping[str, Any], column: str, key: str) -> Any:
     if column in fields:
         return fields[column]
     record = _record(fields, key)
@@ -359,12 +365,13 @@ def _value(fields: Mapping[str, bytes], column: str, key: str) -> Any:
     return record[column]
 
 
-def _record(fields: Mapping[str, bytes], key: str) -> dict[str, Any]:
-    content = fields.get("json", b"{}")
-    if len(content) > limits.JSON:
-        raise DecodeError(f"sample {key!r}: its json has {limits.over('JSON', len(content), limits.JSON)} bytes")
+def _record(fields: Mapping[str, Any], key: str) -> dict[str, Any]:
+    record = fields.get("json", {})
+    text = record if isinstance(record, bytes | str) else ""
+    if len(text) > limits.JSON:
+        raise DecodeError(f"sample {key!r}: its json has {limits.over('JSON', len(text), limits.JSON)} bytes")
     try:
-        record = json.loads(content)
+        record = json.loads(text) if text is record else record
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"sample {key!r}: its json cannot be read ({error})") from error
     if not isinstance(record, dict):

@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
     where: str  # task and shard, for messages; errors of the data package name the sample
     item: Any  # uint8 RGB (H, W, 3), a `Sound`, or a text
-    fields: Mapping[str, bytes]
+    fields: Mapping[str, Any]
     key: str
 
     def captions(self) -> list[str]:

@@ -25,7 +25,7 @@ import tyro
 from multicse.evaluation import registry as tasks
 from multicse.pipelines import cli, mine, registry, visualcse
 from multicse.pipelines.run import VERBS
-from tests.small import call_of_tyro
+from tests.small import call_of_tyro, example
 from tests.test_docs import ROOT_PAGES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -126,14 +126,18 @@ def python(words: list[str], tmp_path: Path) -> None:
         if not (ROOT / rest[0].replace(".", "/")).with_suffix(".py").is_file():
             raise Unknown(f"python -m {rest[0]}: no module of this project")
     elif script == "-m" and rest[0] == "pytest":
-        if wrong := [word for word in rest[1:] if not word.startswith("-") and not (ROOT / word).exists()]:
+        places = [word for flag, word in pairwise(rest) if flag != "-m" and not word.startswith("-")]
+        if wrong := [word for word in places if not (ROOT / word).exists()]:
             raise Unknown(f"there is no {wrong[0]}")
     else:
-        found = re.fullmatch(r"(?:pipelines|reproduction)/(\w+)\.py", script)
+        found = re.fullmatch(r"(pipelines|reproduction|examples)/(\w+)\.py", script)
         if not found or not (ROOT / script).is_file():
             raise Unknown(f"python {script}: no script of this project")
-        if rest:
-            multicse([found[1], *rest], tmp_path)
+        if found[1] == "examples":
+            with ends_if_unknown(shlex.join(words)):
+                example(found[2]).parser().parse_args(rest)
+        elif rest:
+            multicse([found[2], *rest], tmp_path)
 
 
 def multicse(words: list[str], tmp_path: Path) -> None:
@@ -311,6 +315,7 @@ def test_the_settings_that_are_named_exist() -> None:
         "multicse describe visualcse:deemo",
         "python pipelines/evaluate.py --model DIR --tasks sts17",
         "python reproduction/reproduce.py sgbert T99",
+        "python examples/mine_negatives.py MODEL nli.csv",
         "python -m benchmarks.speeds",
         "ray up cluster.yml --yes",
         "ray job submit --working-dir . -- python pipelines/visualcse.py demoo",

@@ -1,6 +1,6 @@
 """Loading of encoders by a model name, ``PLACE[@POOLING][+POST][:FIT]``.
 
-PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`, those in `SIZED` with an
+PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`, whitening with an
 optional number of dimensions.
 """
 
@@ -47,7 +47,7 @@ class Spec(NamedTuple):
 
     place: Path
     pooling: str | None = None
-    post: str | None = None  # "whitening", "whitening256", "static", "centring"
+    post: str | None = None  # "whitening", "whitening256", "centring"
     fit: str | None = None  # sentences to fit on: a file, one per line, or shards of texts
 
 
@@ -71,11 +71,11 @@ def parse(spec: str) -> Spec:
         )
     pooling, post, fit = parts.groups()
     load_plugins()
-    if post is not None and not re.fullmatch(rf"(?:{'|'.join(SIZED)})\d*|{'|'.join(POST)}", post):
+    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(POST)}", post):
         names = ", ".join(f"+{name}" for name in POST)
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of "
-            f"{names}; +whitening<K> and +static<K> keep K dimensions"
+            f"{names}; +whitening<K> keeps K dimensions"
         )
     return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
 
@@ -137,11 +137,9 @@ def load_model(
     pooling = own or pooling
     how = (post or "").rstrip("0123456789")
     size = int(post[len(how) :]) if post and post != how else None
-    if how == "static" and own_fit is not None:
-        raise EvaluationError(f"{spec!r}: +static is not fitted on sentences; remove :{own_fit}")
     if own_fit is not None:
         fit, fit_source = fit_sentences(own_fit), own_fit
-    if post is not None and not fit and how != "static":
+    if post is not None and not fit:
         raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, but none were given; add --fit FILE")
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
@@ -173,17 +171,7 @@ def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source
     return Whitened(model, fit, size, source=source) if how == "whitening" else Centred(model, fit, how, source=source)
 
 
-def _static(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.evaluation.encoders.static import Static
-
-    return Static(model, size)
-
-
-SIZED = ("whitening", "static")
-POST: dict[str, Post] = {
-    **{how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")},
-    "static": _static,
-}
+POST: dict[str, Post] = {how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")}
 """Post-processing by name; plugins add more."""
 
 

@@ -40,8 +40,8 @@ class Arguments:
 
     MODEL is PLACE[@POOLING][+POST][:FIT]. PLACE is a local folder or a Hugging Face model ID (transformers,
     sentence-transformers, CLIP or CLAP), or a file of word vectors. POST is whitening, centring, standardise,
-    all-but-the-top, static or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@ditto,
-    bert@wk, bert+whitening256, bert+static, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
+    all-but-the-top or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@ditto,
+    bert@wk, bert+whitening256, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """

@@ -16,7 +16,6 @@ from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Target, pack
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.static import Static
 from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
 from multicse.evaluation.task import EvaluationError
@@ -43,8 +42,6 @@ def test_every_part_of_a_spec(bert: Path) -> None:
         ("tiny@first-last+flow", Flowed(plain, ITEMS, seed=3)),
         ("tiny+whitening5", Whitened(load_encoder(bert, "mean", "cpu"), ITEMS, 5)),
         ("tiny", load_encoder(bert, "mean", "cpu")),
-        ("tiny@cls+static", Static(load_encoder(bert, "cls", "cpu"))),
-        ("tiny+static5", Static(load_encoder(bert, "mean", "cpu"), 5)),
     ]
     for name, want in cases:
         model = load_model(str(bert.parent / name), device="cpu", fit=ITEMS, seed=3)
@@ -156,8 +153,7 @@ def test_folders_that_look_like_specs(tmp_path: Path, monkeypatch: pytest.Monkey
         ("tiny+whitening+flow", {}, "post-processing"),
         ("tiny@cls", {"pooling": "mean"}, "pooling"),
         ("tiny+flow", {}, "--fit"),
-        ("tiny+static:a.txt", {}, "not fitted on sentences; remove :a.txt"),
-        ("tiny+statc", {}, "Did you mean 'static'.*whitening<K>"),
+        ("tiny+centrin", {}, "Did you mean 'centring'.*whitening<K>"),
         ("tiny+whitening17", {"fit": ITEMS}, "dimensions"),
     ],
 )

@@ -100,7 +100,6 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "evaluate --model ENCODER --tasks lee pairs:lee.tsv": "two tasks are named 'lee'",
     "explore": "--model",
     "explore --model ENCODER --data nowhere": "nowhere",
-    "mine_negatives --model ENCODER --pairs nowhere --out shards": "nowhere",
     "export nowhere model": "nowhere",
     "prepare clothos": ("clothos", "clotho"),
     "sweep visualcse --recipe deemo": "'demo'",

@@ -1,4 +1,4 @@
-"""Poolings and static vectors by hand, one text at a time, and whitening against scikit-learn."""
+"""Poolings by hand, one text at a time, and whitening against scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from transformers import AutoModel, AutoTokenizer, DebertaV2Config
 
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.static import Static
 from multicse.evaluation.task import EvaluationError
 from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta, unit
 
@@ -103,34 +102,11 @@ def test_invalid_poolings_are_refused(folders: dict[str, Path], pooling: str) ->
         load_encoder(folders["bert"], pooling, "cpu")
 
 
-# ------------------------------------------------------------------------------------------- static vectors, whitening
+# ------------------------------------------------------------------------------------------- whitening
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
     return unit(vectors) @ unit(vectors).T
-
-
-def test_static_vectors_by_hand(folders: dict[str, Path], tmp_path: Path) -> None:
-    """One token at a time: its vector, principal components, Zipf's probability of its rank, and means of texts."""
-    model, tokenizer = AutoModel.from_pretrained(folders["bert"]).eval(), AutoTokenizer.from_pretrained(folders["bert"])
-    static, items = Static(load_encoder(folders["bert"], "mean", "cpu"), 5), texts(30)
-    special = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id}
-    ids = [i for i in range(len(tokenizer)) if i not in special]
-    start, end = tokenizer("")["input_ids"]
-    with torch.no_grad():
-        rows = [model(torch.tensor([[start, i, end]])).last_hidden_state[0].mean(0).numpy() for i in ids]
-    x = np.stack(rows) - np.mean(rows, axis=0)
-    reduced = x @ np.linalg.svd(x, full_matrices=False)[2][:5].T
-    total = sum(1 / rank for rank in range(2, len(ids) + 2))
-    table = {i: 1e-4 / (1e-4 + 1 / rank / total) * row for rank, (i, row) in enumerate(zip(ids, reduced, strict=True), 2)}
-    wanted = np.stack([np.mean([table[i] for i in tokenizer(text)["input_ids"][1:-1]], axis=0) for text in items])
-    np.testing.assert_allclose(cosines(static.encode(items)), cosines(wanted), atol=1e-4)
-    static.save(str(tmp_path))
-    np.testing.assert_allclose(
-        SentenceTransformer(str(tmp_path), device="cpu").encode(items), static.encode(items), atol=1e-6
-    )
-    with pytest.raises(EvaluationError, match="choose fewer dimensions"):
-        Static(load_encoder(folders["bert"], "mean", "cpu"), 17)
 
 
 @pytest.mark.parametrize("dimensions", [None, 5])

@@ -12,8 +12,10 @@ from multicse.data.shard_writer import Target, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.text import TextStream
 from multicse.models.config import EncoderConfig
-from multicse.pipelines.mine_negatives import COLUMNS, main
-from tests.small import WORDS
+from tests.small import WORDS, example
+
+mine_negatives = example("mine_negatives")
+COLUMNS = mine_negatives.COLUMNS
 
 
 def test_mined_triples_equal_a_loop_over_all_cosines(
@@ -27,8 +29,12 @@ def test_mined_triples_equal_a_loop_over_all_cosines(
     drafts = [UnpackedSample({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
     pack(drafts, Target(tmp_path / "pairs", "pairs", licence="CC0-1.0", language="sw"))
     EncoderConfig(path=str(place / "encoder")).load(()).save(str(tmp_path / "model"))
-    arguments = ["--model", str(tmp_path / "model"), "--pairs", str(tmp_path / "pairs"), "--margin", "0.001"]
-    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 0
+
+    def run(pairs: Path, out: Path) -> int:
+        code: int = mine_negatives.main([str(tmp_path / "model"), str(pairs), str(out), "--margin", "0.001"])
+        return code
+
+    assert run(tmp_path / "pairs", tmp_path / "mined") == 0
 
     first, second = (SentenceTransformer(str(tmp_path / "model")).encode(side) for side in (texts[:20], texts[20:]))
     first, second = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (first, second))
@@ -50,9 +56,4 @@ def test_mined_triples_equal_a_loop_over_all_cosines(
     )
     with monkeypatch.context() as patch:  # existing shards are kept, and this is found before the pairs are mined
         patch.setattr("sentence_transformers.util.mine_hard_negatives", pytest.fail)
-        assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2
-
-    pack(drafts[:4], Target(tmp_path / "more", "more"))
-    joined = [*arguments[:3], f"{tmp_path}/pairs::{tmp_path}/more", *arguments[4:]]
-    assert main([*joined, "--out", str(tmp_path / "both")]) == 0
-    assert ShardSet.open(str(tmp_path / "both")).name == "pairs-train-more-train-mined-train"
+        assert run(tmp_path / "pairs", tmp_path / "mined") == 2

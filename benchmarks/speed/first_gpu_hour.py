@@ -1,4 +1,4 @@
-"""Try this project on a GPU and measure its throughput and bottlenecks, in about eight minutes; no Ray or MLflow needed.
+"""Try this project on a GPU and measure its throughput and bottlenecks, in about ten minutes; no Ray or MLflow needed.
 
     python -m benchmarks.speed.first_gpu_hour [PART ...] [--out FOLDER] [--data FOLDER]
 
@@ -332,7 +332,7 @@ def image_recipe(place: Path, size: Size) -> Recipe:
     )
 
 
-def measure_text(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_text(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """SimCSE, and sentence-transformers with the same BERT."""
     from transformers.utils import is_flash_attn_2_available
 
@@ -343,10 +343,10 @@ def measure_text(place: Path, size: Size, data: Path | None) -> list[Row]:
     row["one reader / step"] = reader * row["samples/s"] / size.texts
     other = rate(theirs(place, size, attention), size.texts, size.seconds)
     row |= {"against": f"sentence-transformers, {attention}", "theirs, samples/s": other}
-    return [row | {"ratio": row["samples/s"] / other}]
+    yield row | {"ratio": row["samples/s"] / other}
 
 
-def measure_pairs(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_pairs(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """CLIP ViT-B/32, and the published throughput of open_clip."""
     made = engine(pairs_recipe(place, size))
     operations = vision(size, size.patch) + transformer(size.layers, size.caption_width, [TOKENS])
@@ -354,10 +354,10 @@ def measure_pairs(place: Path, size: Size, data: Path | None) -> list[Row]:
     row: Row = {"model": "CLIP ViT-B/32", "batch": size.pairs} | measured(made, size.pairs, operations, size)
     row["one reader / step"] = reader * row["samples/s"] / size.pairs
     row |= {"against": f"open_clip, published: {B32.model}", "theirs, samples/s": other, "ratio": row["samples/s"] / other}
-    return [row | fed(made, size.pairs, size)]
+    yield row | fed(made, size.pairs, size)
 
 
-def measure_image(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_image(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """VisualCSE: a sample is a sentence or an image, and an image has two views."""
     made = engine(image_recipe(place, size))
     samples = size.texts + size.images
@@ -366,12 +366,12 @@ def measure_image(place: Path, size: Size, data: Path | None) -> list[Row]:
     row: Row = {"model": "VisualCSE, BERT-base", "batch": f"{size.texts} + {size.images}"}
     row |= measured(made, samples, operations, size)
     row["one reader / step"] = reader * row["samples/s"] / samples
-    return [row | fed(made, samples, size)]
+    yield row | fed(made, samples, size)
 
 
-def measure_compile(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_compile(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """SimCSE compiled or not, on texts that are packed, or padded as in models that cannot be packed."""
-    recipe, rows = text_recipe(place, size), list[Row]()
+    recipe = text_recipe(place, size)
     for compiled, packed in itertools.product((False, True), repeat=2):
         torch.compiler.reset()
         made = engine(recipe.replace("run.compile", compiled))
@@ -381,36 +381,34 @@ def measure_compile(place: Path, size: Size, data: Path | None) -> list[Row]:
                 config._attn_implementation = "sdpa"
         step = step_of(made, preloaded(made))
         first = timed(step, 8)
-        rows.append({"run.compile": compiled, "texts": "packed" if packed else "padded", "first 8 steps, s": first})
-        rows[-1]["samples/s"] = rate(step, size.texts, size.seconds / 2)
-    return rows
+        row: Row = {"run.compile": compiled, "texts": "packed" if packed else "padded", "first 8 steps, s": first}
+        yield row | {"samples/s": rate(step, size.texts, size.seconds / 2)}
 
 
-def measure_sharded(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_sharded(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """SimCSE with plain and with sharded layers, in a process group of one rank."""
     backend, store = "nccl" if GPUS else "gloo", f"file://{place}/group"
     torch.distributed.init_process_group(backend, init_method=store, rank=0, world_size=1)
-    recipe, rows = text_recipe(place, size), list[Row]()
+    recipe = text_recipe(place, size)
     for sharded in (False, True):
         if GPUS:
             torch.cuda.reset_peak_memory_stats()
         made = engine(recipe.replace("run.sharded", sharded))
         step = step_of(made, preloaded(made))
-        rows.append({"run.sharded": sharded, "samples/s": rate(step, size.texts, size.seconds / 2), "memory, GB": memory()})
+        yield {"run.sharded": sharded, "samples/s": rate(step, size.texts, size.seconds / 2), "memory, GB": memory()}
         del made, step
     torch.distributed.destroy_process_group()
-    return rows
 
 
-def measure_train(place: Path, size: Size, data: Path | None) -> list[Row]:
+def measure_train(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """A whole run by the Python interface, on the CPU or GPU: sentences and STS-B from the folder `data`."""
     if data is None:
-        return [{"skipped": "the folder of sentences and STS files was not given: --data"}]
+        yield {"skipped": "the folder of sentences and STS files was not given: --data"}
+        return
     changes: dict[str, Any] = {"streams.text.shards": str(data / "text_unlabeled/wiki_combined.en.txt.gz")}
     changes |= {"evaluation.data": str(data / "sts"), "evaluation.select": "stsb-dev", "evaluation.final": ("stsb-test",)}
     changes |= {"evaluation.eval_steps": max(1, size.steps // 8), "run.max_steps": size.steps, "run.logging_steps": 100}
     changes |= {"run.epochs": 100, "run.report_to": "none"}
-    rows = []
     for precision in ("fp32", "bf16"):
         recipe = simcse.demo().changed({**HERE, **changes, "run.precision": precision})
         result = api.train(recipe.replace("run.output_dir", f"{place}/{precision}"))
@@ -418,50 +416,52 @@ def measure_train(place: Path, size: Size, data: Path | None) -> list[Row]:
         found = {when: scores[task]["spearman"] for when, scores in (("before", result.before), ("after", result.scores))}
         took = result.summary["train_seconds"] - result.summary["evaluation_seconds"]
         row = {"precision": precision, "steps": result.summary["steps"], "task": task, **found}
-        rows.append(row | {"best step": result.summary["best_step"], "steps/s": result.summary["steps"] / took})
-    return rows
+        yield row | {"best step": result.summary["best_step"], "steps/s": result.summary["steps"] / took}
 
 
-def run_tests(place: Path, size: Size, data: Path | None) -> list[Row]:
+def run_tests(place: Path, size: Size, data: Path | None) -> Iterator[Row]:
     """Run the tests that compare CUDA with the CPU; what they print goes to the log."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-n", "4", "--tb=short", "--durations=10", "tests/gpu"]
     subprocess.run([*command, f"--junitxml={place}/tests.xml"], cwd=ROOT)
     suite = ElementTree.parse(place / "tests.xml").getroot()[0]
     row: Row = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
-    return [row | {"which failed": ", ".join(c.attrib["name"] for c in suite if c.find("failure") is not None)}]
+    yield row | {"which failed": ", ".join(c.attrib["name"] for c in suite if c.find("failure") is not None)}
 
 
-Measure = Callable[[Path, Size, Path | None], list[Row]]
+Measure = Callable[[Path, Size, Path | None], Iterator[Row]]
 PARTS: dict[str, tuple[Measure, float]] = {
-    "tests": (run_tests, 200),
+    "tests": (run_tests, 150),
     "text": (measure_text, 90),
     "pairs": (measure_pairs, 120),
     "image": (measure_image, 120),
-    "compile": (measure_compile, 150),
+    "compile": (measure_compile, 200),
     "sharded": (measure_sharded, 60),
-    "train": (measure_train, 120),
+    "train": (measure_train, 200),
 }
 """Function and most seconds of each part."""
 Part = Literal["tests", "text", "pairs", "image", "compile", "sharded", "train"]
 
 
 def run_part(name: str, size: Size, data: Path | None, file: Path) -> None:
-    """Run a part in this process, and write its rows, or its error, to a file as JSON."""
+    """Run a part in this process, and write its rows to a file as JSON, after each of them; the last may be an error."""
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         try:
-            rows = PARTS[name][0](Path(place), size, data)
+            for row in PARTS[name][0](Path(place), size, data):
+                rows.append(row)
+                file.write_text(json.dumps(rows))
         except Exception as error:
             traceback.print_exc()
-            rows = [{"error": f"{type(error).__name__}: {error}"[:500]}]
-    file.write_text(json.dumps(rows))
+            file.write_text(json.dumps([*rows, {"error": f"{type(error).__name__}: {error}"[:500]}]))
 
 
 def table(rows: list[Row]) -> str:
     """Return rows as a table in Markdown."""
-    columns = [*rows[0]]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for row in rows:
-        cells = (f"{value:.3g}" if isinstance(value, float) and value < 1000 else value for value in row.values())
+        values = (row.get(name, "") for name in columns)
+        cells = (f"{value:.3g}" if isinstance(value, float) and value < 1000 else value for value in values)
         lines.append(f"| {' | '.join(f'{cell:,.0f}' if isinstance(cell, float) else str(cell) for cell in cells)} |")
     return "\n".join(lines)
 

@@ -17,6 +17,7 @@ from benchmarks.speed.first_gpu_hour import PARTS, Size, peak, shares, transform
 from multicse.data.offline.sentences import wiki_sentences
 
 
+@pytest.mark.cluster  # minutes on a busy machine
 def test_all_of_it_runs_on_a_cpu(tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(offline)
     models = Size(layers=2, width=64, caption_width=64, image=32, patch=16, image_patch=16)

@@ -127,10 +127,11 @@ def test_chunks(row: Row) -> None:
     for chunk in (None, CHUNK):
         stepper = Stepper(made.recipe.replace("run.mini_batch_size", chunk), made.method, made.host, made.steps)
         torch.manual_seed(0)
-        outputs = [
-            stepper._backward(update, batches, last=True)
-            for update, batches in zip(stepper.optimizers, row.on_gpu, strict=True)
-        ]
+        with DrawsOfTheCPU():  # a GPU draws other numbers for a part of the rows than for all of them
+            outputs = [
+                stepper._backward(update, batches, last=True)
+                for update, batches in zip(stepper.optimizers, row.on_gpu, strict=True)
+            ]
         values = {name: value.detach() for output in outputs for name, value in output.losses.items()}
         found.append(values | gradients(made.method))
     assert_close(found[1], found[0], 10 * LIMITS[torch.float32])

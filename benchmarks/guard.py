@@ -93,10 +93,9 @@ def stream(folder: Path) -> float:
     dataset = InShards(config, shards)
 
     def ours() -> None:
-        reader = Reader(config, "guard", shards, 0, 0, 1, None, {}, BATCHES, inline=True)
-        for _ in range(BATCHES):
-            next(reader)
-        reader.close()
+        with Reader(config, "guard", shards, 0, 0, 1, None, BATCHES, inline=True) as reader:
+            for _ in range(BATCHES):
+                next(reader)
 
     def theirs() -> None:
         order = RandomSampler(dataset, num_samples=BATCHES * config.batch_size)

@@ -66,12 +66,9 @@ def engine(recipe: Recipe, device: torch.device | str = "cpu") -> Engine:
 
 def first_batches(made: Engine) -> list[dict[str, Batch]]:
     """Return the first batches of each update, on the device of the engine."""
-    readers = made._readers()
     updates = made.recipe.method.updates().values()
-    found = [{name: readers[name].on_device(next(readers[name])) for name in streams} for streams in updates]
-    for reader in readers.values():
-        reader.close()
-    return found
+    with made.streams as readers:
+        return [{name: readers[name].on_device(next(readers[name])) for name in streams} for streams in updates]
 
 
 def losses(method: Method, updates: list[dict[str, Batch]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from tests.trainers.engine.test_engine import run
 
 ELSEWHERE = {"ray_chunks", "Executor.blocks", "read_blocks", "Chunk.to_block", "Chunk.from_block", "average"}
 """Functions that need Ray or several workers."""
-ON_GPUS = {"Uploads.pin", "Uploads.send", "Uploads.receive"}
+ON_GPUS = {"pinned", "uploaded"}
 
 
 def named(text: str) -> list[tuple[str, str]]:

@@ -66,16 +66,13 @@ def text_recipe(place: str, batch: int) -> Recipe:
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
     """Return the first batches of a stream, on the device."""
-    readers = made._readers()
-    found = [readers[stream].on_device(next(readers[stream])) for _ in range(count)]
-    for reader in readers.values():
-        reader.close()
-    return found
+    with made.streams as readers:
+        return [readers[stream].on_device(next(readers[stream])) for _ in range(count)]
 
 
 def step_of(made: Engine, readers: Any) -> Call:
     """Return a step of the engine over the batches of the readers."""
-    meter = Meter(readers)
+    meter = Meter(readers, made.host)
 
     def step() -> None:
         made.stepper(made.step, readers, meter)

@@ -159,20 +159,17 @@ def profiled(step: Call, steps: int = 5) -> tuple[dict[str, float], str]:
 
 def reading(made: Engine, stream: str, batches: int = 4) -> float:
     """Return the seconds that this process needs to read one batch, without the first."""
-    readers = made._readers()
-    next(readers[stream])
-    took = timed(partial(next, readers[stream]), batches) / batches
-    for reader in readers.values():
-        reader.close()
-    return took
+    with made.streams as readers:
+        next(readers[stream])
+        return timed(partial(next, readers[stream]), batches) / batches
 
 
 _READER: WindowReader
 
 
-def _open(reader: WindowReader) -> None:
+def _open(reader: WindowReader, folder: str) -> None:
     global _READER
-    _READER = reader
+    _READER, tempfile.tempdir = reader, folder
     torch.set_num_threads(1)
 
 
@@ -181,20 +178,22 @@ def _read(task: Any) -> list[str]:
     files = []
     for chunk in _READER.chunks(task):
         block = chunk.to_block()
-        with tempfile.NamedTemporaryFile(dir=SHARED, delete=False) as file, pa.ipc.new_file(file, block.schema) as writer:
+        with tempfile.NamedTemporaryFile(delete=False) as file, pa.ipc.new_file(file, block.schema) as writer:
             writer.write_table(block)
         files.append(file.name)
     return files
 
 
-def decoded(reader: Reader, plan: list[Any], processes: int) -> Iterator[Chunk]:
-    """Yield the chunks of a plan, which processes read, as Ray Data's tasks do: in order, ahead, through shared memory."""
-    with multiprocessing.get_context("spawn").Pool(processes, _open, (reader._reader,)) as pool:
+def decoded(reader: Reader, plan: Iterator[Any], processes: int) -> Iterator[Chunk]:
+    """Yield the chunks of an endless plan, as Ray Data's tasks do: in order, ahead, through shared memory."""
+    with (
+        tempfile.TemporaryDirectory(dir=SHARED) as folder,
+        multiprocessing.get_context("spawn").Pool(processes, _open, (reader._reader, folder)) as pool,
+    ):
         running: collections.deque[Any] = collections.deque()
-        for task in itertools.chain(plan, [None] * (2 * processes)):
-            if task is not None:
-                running.append(pool.apply_async(_read, (task,)))
-            if running and (task is None or len(running) > 2 * processes):
+        for task in plan:
+            running.append(pool.apply_async(_read, (task,)))
+            if len(running) > 2 * processes:
                 for name in running.popleft().get():
                     yield Chunk.from_block(pa.ipc.open_file(pa.memory_map(name)).read_all())
                     os.unlink(name)
@@ -203,19 +202,14 @@ def decoded(reader: Reader, plan: list[Any], processes: int) -> Iterator[Chunk]:
 def fed(made: Engine, samples: int, size: Size) -> Row:
     """Return the samples per second of steps whose batches processes decode, and the share of the time spent waiting."""
     made.host.inline = False
-    with patch.object(Reader, "_through_ray", partial_method(decoded, size.processes)):
-        readers = made._readers()
+    with patch.object(Reader, "_through_ray", partial_method(decoded, size.processes)), made.streams as readers:
+        made.host.inline = True
         step = step_of(made, readers)
-        try:
-            timed(step, 3)
-            before = sum(reader.wait_seconds for reader in readers.values())
-            steps = max(3, math.ceil(size.seconds / max(timed(step, 2) / 2, 1e-3)))
-            wall = timed(step, steps)
-            waited = sum(reader.wait_seconds for reader in readers.values()) - before
-        finally:
-            for reader in readers.values():
-                reader.close()
-            made.host.inline = True
+        timed(step, 3)
+        before = sum(reader.wait_seconds for reader in readers.values())
+        steps = max(3, math.ceil(size.seconds / max(timed(step, 2) / 2, 1e-3)))
+        wall = timed(step, steps)
+        waited = sum(reader.wait_seconds for reader in readers.values()) - before
     return {f"fed by {size.processes} processes, samples/s": samples * steps / wall, "waiting": waited / wall}
 
 

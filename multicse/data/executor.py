@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from multicse.data.errors import DataError
 from multicse.data.order import Window
 from multicse.data.window import Chunk, ReaderLost, WindowReader
 
@@ -197,6 +198,7 @@ def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> It
 
     Raises:
         ReaderLost: If the actor or blocks that it owned are lost. The rest of the plan can be read again.
+        DataError: If a sample cannot be read.
     """
     import ray
 
@@ -208,7 +210,20 @@ def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> It
     except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OwnerDiedError) as error:
         lost = True
         raise ReaderLost(str(error)) from error
+    except ray.exceptions.RayError as error:
+        raise _cause(error) from None
     finally:
         if not lost:
             actor.stop.remote(name)
         _shared.leave(actor, lost)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the DataError that a Ray task raised, instead of Ray's error that contains it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, DataError):
+            return DataError(str(seen)) if type(seen).__module__.startswith("ray") else seen
+        cause = getattr(seen, "cause", None)
+        seen = cause if isinstance(cause, BaseException) else seen.__cause__
+    return error

@@ -58,7 +58,7 @@ import hashlib
 import math
 import operator
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain, count
@@ -196,7 +196,6 @@ def windows(
     window: int,
     share: int = 1,
     start: int = 0,
-    samples: int | None = None,
     shuffle: bool = True,
 ) -> Iterator[Window]:
     """Plan the endless stream of a segment, epoch after epoch, from ordinal `start`.
@@ -210,11 +209,10 @@ def windows(
         window: Number of samples that are shuffled together, at least `share`; the last window of an epoch may be smaller.
         share: Number of samples of the segment in a batch. The segment must have at least as many.
         start: Ordinal of the first sample, as saved in a checkpoint.
-        samples: Stop after the window with which at least this many samples are planned. If None, never stop.
         shuffle: If False, shards and samples are in file order.
     """
     own = _Segment(counts, seed, stream, segment, segments, shuffle)
-    size, window, planned = own.size, max(window, share), 0
+    size, window = own.size, max(window, share)
 
     def plan(epoch: int, number: int) -> Window:
         low = number * window
@@ -231,12 +229,9 @@ def windows(
         first = replace(first, swaps=_swaps(first.sample_indices, last, share - len(last))) if last else first
         at = start - epoch * size
         for number in range(max(0, at) // window, -(-size // window)) if at < size else ():
-            if samples is not None and planned >= samples:
-                return
             made = plan(epoch, number) if number else first
             skip = max(0, start - made.start)
             yield replace(made, start=made.start + skip, skip=skip)
-            planned += len(made) - skip
         old = (epoch + 1) * size % share if shuffle else 0  # in file order the next epoch begins far enough from here
         numbers = range(max(0, size - old) // window, -(-size // window))
         ends = (plan(epoch, number) if number else first for number in numbers)
@@ -266,7 +261,6 @@ def mixed_windows(
     window: int,
     share: int = 1,
     start: int = 0,
-    samples: int | None = None,
 ) -> Iterator[Window]:
     """Plan the endless stream of a segment from several sets of shards, with a fixed share of each set in every window.
 
@@ -299,32 +293,28 @@ def mixed_windows(
                 yield shard + begins[part], first, end
             low += stop - inside
 
-    planned = 0
     for number in count(start // window):
-        if samples is not None and planned >= samples:
-            return
         places = zip(range(len(parts)), taken(number), taken(number + 1), strict=True)
         here = tuple(chain.from_iterable(ranges(*place) for place in places))
         skip = max(0, start - number * window)
         seed_here = seed_of(seed, stream, "window", 0, segment, number)
         yield Window(number, number, number * window + skip, here, seed_here, skip, segment, share=share)
-        planned += window - skip
 
 
-def tasks(plans: Sequence[Iterator[Window]], size: int, samples: int) -> Iterator[tuple[Window, ...]]:
-    """Combine the plans of several segments to reading tasks; after each task all segments are planned equally far.
+def tasks(plans: Mapping[int, Iterator[Window]], size: int, lost: Mapping[int, int]) -> Iterator[tuple[Window, ...]]:
+    """Combine the endless plans of several segments to reading tasks, so that all segments are planned equally far.
 
     Args:
-        plans: Endless plan of each segment.
+        plans: Plan of each segment by its number.
         size: Number of samples of each segment in a task, up to complete windows.
-        samples: Stop when at least this many samples of each segment are planned.
+        lost: Number of planned samples of each segment that turned out not to be usable. More of it are planned.
     """
-    planned = [0] * len(plans)
-    for target in range(size, samples + size, size):
+    planned = dict.fromkeys(plans, 0)
+    while True:
+        target = (min(planned[segment] - lost[segment] for segment in plans) // size + 1) * size
         task: list[Window] = []
-        for place, plan in enumerate(plans):
-            while planned[place] < target:
+        for segment, plan in plans.items():
+            while planned[segment] - lost[segment] < target:
                 task.append(next(plan))
-                planned[place] += len(task[-1])
-        if task:
-            yield tuple(task)
+                planned[segment] += len(task[-1])
+        yield tuple(task)

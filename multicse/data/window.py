@@ -89,8 +89,8 @@ class _ArrowView:
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": dtype, "shape": tuple(shape), "version": 3}
 
 
-def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Iterator[Chunk]:
-    """Yield batches of `share` good samples of each segment, segment after segment.
+def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Iterator[tuple[Chunk, dict[int, int]]]:
+    """Yield batches of `share` good samples of each segment, segment after segment, and the ordinals after these samples.
 
     Each contains the samples that were skipped before the last sample of their segment in it. Samples are copied only if
     a batch's samples are not consecutive in one chunk.
@@ -121,7 +121,7 @@ def batches(chunks: Iterable[Chunk], segments: Sequence[int], share: int) -> Ite
             if len(parts) > 1:
                 columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
             ends = dict(zip(segments, columns["_next"][share - 1 :: share].tolist(), strict=True))
-            yield Chunk(columns, [item for item in skipped if item.ordinal < ends[item.segment]])
+            yield Chunk(columns, [item for item in skipped if item.ordinal < ends[item.segment]]), ends
             skipped = [item for item in skipped if item.ordinal >= ends[item.segment]]
 
 
@@ -154,6 +154,8 @@ def distinct(chunk: Chunk, started: Mapping[int, set[str]], share: int) -> Chunk
         started: Keys of the samples of each segment in its started batch, which this updates.
         share: Number of samples of each segment in a batch.
     """
+    if not chunk:
+        return chunk
     columns = chunk.columns
     keep = np.ones(len(chunk), bool)
     for row, (segment, key) in enumerate(zip(columns["_segment"].tolist(), columns["_key"].tolist(), strict=True)):

@@ -112,8 +112,8 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
     from multicse.trainers.engine.selection import Selection
 
     state = read_state(checkpoint)
-    step, _ = Selection.read(recipe.evaluation, state).kept(state["step"])
-    numbers = {"before": state["before"], "best_step": step}
+    step, _ = Selection.read(recipe.evaluation, state).kept(state["progress"]["step"])
+    numbers = {"before": state["progress"]["before"], "best_step": step}
     for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
         if not summary.is_file():
             continue

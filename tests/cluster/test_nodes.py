@@ -217,7 +217,7 @@ def test_a_job_leaves_everything_in_the_store(
     names = {Path(key).name for key in checkpoints if key.startswith(f"{last}/")}
     assert {"method.safetensors", "best.safetensors", "state.pt", "recipe.json", "journal.jsonl"} <= names
     state = torch.load(io.BytesIO(content(s3, f"{last}/state.pt")), weights_only=True)
-    assert state["step"] == summary["steps"] == 8
+    assert state["progress"]["step"] == summary["steps"] == 8
     assert json.loads(content(s3, f"{last}/recipe.json"))["streams"]["text"]["shards"] == f"s3://{BUCKET}/shards/text"
     assert not list(output.glob("ray/**/*.safetensors")), "a checkpoint went to the driver's disk"
 

@@ -24,8 +24,8 @@ def tokenize(texts):
 
 def reader(inline):
     config = TextStream(shards=sys.argv[1], batch_size=8, window=16, read_ahead=4)
-    where = {"seed": 5, "rank": 0, "world_size": 1, "start": {}}
-    return Reader(config, "x", config.open(), tokenize=tokenize, batches=90, inline=inline, **where)
+    where = {"seed": 5, "rank": 0, "world_size": 1}
+    return Reader(config, "x", config.open(), tokenize=tokenize, batches=90, inline=inline, **where).__enter__()
 
 quick = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
 head = {"num_cpus": 0, "_system_config": quick}  # without CPUs, so reading needs another node

@@ -18,7 +18,7 @@ ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before the import of torch,
 
 import torch  # noqa: E402
 
-from multicse.trainers.engine.step import Meter, Stepper  # noqa: E402
+from multicse.trainers.engine.step import Stepper  # noqa: E402
 from tests.cuda_like import attention, device  # noqa: E402
 from tests.method_steps import ROWS, engine, first_batches, losses, smoke  # noqa: E402
 
@@ -34,20 +34,19 @@ def steps(name: str, precisions: list[str]) -> Iterator[tuple[str, Found]]:
     device.to_device(made.method)
     moved = [{stream: batch.to(device.DEVICE) for stream, batch in batches.items()} for batches in updates]
     alike.append(losses(made.method, moved))
-    readers, step = made._readers(), 0
-    for precision in precisions:
-        recipe = made.recipe.replace("run.precision", precision)
-        stepper, meter = Stepper(recipe, made.method, made.host, made.steps), Meter(readers)
-        for _ in range(2 if step == 0 else 1):
-            before = device.RECORD.copy()
-            stepper(step, readers, meter)
-            step += 1
-            made.method.after_step(step)
-        events = [[*event, count] for event, count in (device.RECORD - before).items()]
-        stepper.finite.check()
-        yield precision, {"events": events, "record": sorted({line for _, line in device.RECORD}), "losses": alike}
-    for reader in readers.values():
-        reader.close()
+    step = 0
+    with made.streams as readers:
+        for precision in precisions:
+            recipe = made.recipe.replace("run.precision", precision)
+            stepper = Stepper(recipe, made.method, made.host, made.steps)
+            for _ in range(2 if step == 0 else 1):
+                before = device.RECORD.copy()
+                stepper(step, readers, made.meter)
+                step += 1
+                made.method.after_step(step)
+            events = [[*event, count] for event, count in (device.RECORD - before).items()]
+            stepper.finite.check()
+            yield precision, {"events": events, "record": sorted({line for _, line in device.RECORD}), "losses": alike}
 
 
 def main() -> None:

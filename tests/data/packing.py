@@ -69,9 +69,9 @@ def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
 def reader(
     config: StreamConfig, tokenize: Tokenize | None = letters, batches: int = 20, name: str = "x", **more: Any
 ) -> Reader:
-    """A stream of one worker, read in this process from its start."""
-    settings = {"seed": 5, "rank": 0, "world_size": 1, "start": {}, "inline": True, **more}
-    return Reader(config, name, config.open(), tokenize=tokenize, batches=batches, **settings)
+    """A stream of one worker, read in this process from its start. To be closed."""
+    settings = {"seed": 5, "rank": 0, "world_size": 1, "inline": True, **more}
+    return Reader(config, name, config.open(), tokenize=tokenize, batches=batches, **settings).__enter__()
 
 
 def spelt(ids: torch.Tensor) -> list[str]:

@@ -28,7 +28,7 @@ def train(config: StreamConfig, *phases: tuple[int, int]) -> tuple[Batches, dict
     """Return the global batches, and the final position, of phases with (workers, steps)."""
     found, at = Batches(), dict[int, int]()
     for workers, steps in phases:
-        where: dict[str, Any] = {"batches": steps, "world_size": workers, "start": at, "step": len(found)}
+        where: dict[str, Any] = {"batches": STEPS, "world_size": workers, "position": at, "number": len(found)}
         readers = [reader(config, lengths, rank=rank, **where) for rank in range(workers)]
         for _ in range(steps):
             parts = [one.on_device(next(one)) for one in readers]

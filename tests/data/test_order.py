@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from multicse.data.order import Window, batches_of, mixed_windows, permutation, seed_of, segment_count, windows
+from multicse.data.order import Window, batches_of, mixed_windows, permutation, seed_of, segment_count, tasks, windows
 
 COUNTS = [7, 0, 13, 1, 29, 4]
 
@@ -54,7 +54,15 @@ def plan(
     segment: int = 0, segments: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object
 ) -> list[Window]:
     settings = {"counts": COUNTS, "seed": 3, "stream": "text", **more}
-    return list(windows(segment=segment, segments=segments, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
+    return first(windows(segment=segment, segments=segments, window=window, start=start, **settings), samples)  # type: ignore[arg-type]
+
+
+def first(plan: Iterator[Window], samples: int) -> list[Window]:
+    """The first windows of an endless plan, with at least this many samples."""
+    found: list[Window] = []
+    while sum(map(len, found)) < samples:
+        found.append(next(plan))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -78,6 +86,24 @@ def test_a_resumed_stream_continues_exactly(start: int, share: int) -> None:
         assert part.start == ordinal and len(part) == len(part.sample_indices)
         ordinal += len(part)
     assert ordinal >= start + 60
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_segments_with_lost_samples_keep_up(data: Any) -> None:
+    """However many samples cannot be used, all segments give equally many, so that none of them waits in memory."""
+    size, window = data.draw(st.integers(4, 20), "size"), data.draw(st.integers(1, 4), "window")
+    shares = data.draw(st.lists(st.sampled_from([0, 1, 5, 9, 10]), min_size=2, max_size=4), "lost of ten")
+    lost, given = Counter[int](), Counter[int]()
+    plans = {
+        s: windows([50], seed=0, stream="x", segment=s, segments=len(shares), window=window) for s in range(len(shares))
+    }
+    for task in islice(tasks(plans, size, lost), 30):
+        read = Counter(made.segment for made in task for _ in range(len(made)))
+        assert max(read.values()) < size + window, "a task is not larger than it should be"
+        lost += {segment: number * shares[segment] // 10 for segment, number in read.items()}
+        given = Counter({s: given[s] + read[s] - read[s] * shares[s] // 10 for s in plans})
+        assert max(given.values()) - min(given.values()) < size + 2 * window
 
 
 GOLDEN_PERMUTATION = [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
@@ -124,12 +150,7 @@ def test_no_batch_has_a_sample_twice_and_every_epoch_has_all(data: Any) -> None:
     assert batches(step, steps - step) == found[step:]
     everything = {(shard, index) for shard, count in enumerate(counts) for index in range(count)}
     epochs = [
-        [
-            pick
-            for made in windows(segment=s, samples=3 * samples, **order)
-            if made.epoch == e
-            for pick in made.sample_indices
-        ]
+        [pick for made in first(windows(segment=s, **order), 3 * samples) if made.epoch == e for pick in made.sample_indices]
         for e in range(2)
         for s in range(segments)
     ]
@@ -171,16 +192,16 @@ def test_sets_with_separate_epochs_are_mixed_by_weight() -> None:
     visited: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
     for segment in (0, 1):
 
-        def plan(start: int, samples: int, segment: int = segment) -> Iterator[Window]:
+        def plan(start: int, segment: int = segment) -> Iterator[Window]:
             where: dict[str, int] = {"seed": 1, "segment": segment, "segments": 2, "window": 8, "share": 2}
-            return mixed_windows(counts, parts, weights, stream="text", start=start, samples=samples, **where)
+            return mixed_windows(counts, parts, weights, stream="text", start=start, **where)
 
-        for window in plan(0, 8 * 20):
+        for window in islice(plan(0), 20):
             picks = window.sample_indices
             assert sum(shard < 2 for shard, _ in picks) == 6 and len(picks) == 8
             for pick in picks:
                 visited[int(pick[0] == 2)].append(pick)
-            again = next(plan(window.start + 3, 1))  # like a resumed run
+            again = next(plan(window.start + 3))  # like a resumed run
             assert (again.sample_indices, again.start, again.epoch) == (picks[3:], window.start + 3, window.epoch)
     assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each segment: four times its half
     assert {visited[0].count(pick) for pick in visited[0]} == {4}

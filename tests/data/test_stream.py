@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from multicse.data.errors import DataError
-from multicse.data.order import windows
+from multicse.data.order import tasks, windows
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
@@ -43,8 +44,8 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     counts = [s.samples for s in shards.shards]
     got = keys(reader(text), 20)  # two epochs of 80
     names = [Path(s.url).stem for s in shards.shards]
-    plans = [windows(counts, seed=5, stream="x", segment=s, segments=8, window=2, samples=20) for s in range(8)]
-    picks = [[pick for window in plan for pick in window.sample_indices] for plan in plans]
+    plans = [windows(counts, seed=5, stream="x", segment=s, segments=8, window=2) for s in range(8)]
+    picks = [[pick for window in islice(plan, 10) for pick in window.sample_indices] for plan in plans]
     assert got == [f"{names[shard]}/{shard}-{index:04d}" for batch in zip(*picks, strict=True) for shard, index in batch]
     assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
 
@@ -54,7 +55,7 @@ def test_image_views_do_not_depend_on_where_the_stream_starts(tmp_path: Path) ->
     config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
     whole = reader(config)
     batches = [next(whole) for _ in range(9)]  # well into the second epoch
-    late = reader(config, start={0: 12, 1: 12}, step=4, inline=False)  # from batch 4, in the middle of a window
+    late = reader(config, position={0: 12, 1: 12}, number=4, inline=False)  # from batch 4, in the middle of a window
     for expected in batches[4:]:
         found = next(late)
         assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
@@ -145,7 +146,7 @@ def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> 
 
     with pretended_gpu():
         found = reader(text, once, 3, device=torch.device("cuda"))
-        found._thread.join(60)
+        found._ahead.thread.join(60)
         assert len(next(found)) == 8
         with pytest.raises(DataError, match="the second batch"):
             next(found)
@@ -162,7 +163,8 @@ def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
 def test_batches_of_any_chunks() -> None:
     skipped = (2, 5, 6, 7, 8, 15)
     chunks = [numbered(low, high, skipped) for low, high in ((0, 3), (3, 5), (5, 8), (8, 13), (13, 17), (17, 30))]
-    got = list(batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), [0], 4))
+    got, ends = zip(*batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), [0], 4), strict=True)
+    assert ends == ({0: 5}, {0: 13}, {0: 18}, {0: 22}, {0: 26}, {0: 30})
     assert [batch.columns["image"][:, 2].tolist() for batch in got] == [
         [0, 1, 3, 4],
         [9, 10, 11, 12],
@@ -183,9 +185,10 @@ def test_a_block_is_read_without_a_copy() -> None:
 def test_a_batch_within_a_task_is_not_copied(text: TextStream) -> None:
     """With one segment, tasks end at 32 and 48, so the batches from 28 and from 44 span two; with eight, none does."""
     for segments, expected in ((1, [True, True, True, False, True, False]), (8, [True] * 6)):
-        found = reader(text.model_copy(update={"segments": segments}), start=dict.fromkeys(range(8), 4 // segments))
-        parts = [c for task in found._plan(found.start, found.segments, 48 // segments) for c in found._reader.chunks(task)]
-        batched = islice(batches(parts, found.segments, 8 // segments), 6)
+        found = reader(text.model_copy(update={"segments": segments}), position=dict.fromkeys(range(8), 4 // segments))
+        plan = tasks({s: found._windows(s, found._reader.start[s]) for s in found.segments}, 16 // segments, Counter())
+        parts = [chunk for task in islice(plan, 3) for chunk in found._reader.chunks(task)]
+        batched = [batch for batch, _ in islice(batches(parts, found.segments, 8 // segments), 6)]
         same = [any(np.shares_memory(b.columns["_next"], part.columns["_next"]) for part in parts) for b in batched]
         assert same == expected
         found.close()
@@ -207,6 +210,15 @@ def test_if_all_samples_are_bad_the_reason_is_reported(tmp_path: Path) -> None:
     config = ImageStream(shards=shards, label=None, batch_size=4, size=8, window=8, on_bad_sample="skip")
     with pytest.raises(DataError, match=r"stream 'x'.*bad\d+"):
         next(reader(config))
+
+
+def test_samples_that_are_left_for_no_batch_are_named(tmp_path: Path) -> None:
+    """Half of 40 samples are damaged, which is allowed, but a batch of 24 would have some of the others twice."""
+    samples = ((f"{i:02d}.json", json.dumps({"txt": f"text {i}" if i % 2 else ""}).encode()) for i in range(40))
+    shards = write_tar(tmp_path / "x.tar", samples)
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.6}
+    with pytest.raises(DataError, match=r"'x'.*fewer than 24 samples.*streams\.x\.batch_size"):
+        next(reader(TextStream(shards=shards, columns=("txt",), batch_size=24, segments=1, **skip)))
 
 
 def test_pairs_and_triples_are_views(tmp_path: Path) -> None:

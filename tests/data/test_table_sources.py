@@ -93,7 +93,7 @@ def test_a_stream_of_rows_is_that_of_shards(tmp_path: Path) -> None:
     one, other, late = (
         reader(tars, words),
         reader(table, words, inline=False),
-        reader(table, words, start=dict.fromkeys(range(8), 2)),
+        reader(table, words, position=dict.fromkeys(range(8), 2)),
     )
     for number in range(12):  # two passes
         a, b = next(one), next(other)

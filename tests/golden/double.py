@@ -33,7 +33,6 @@ from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
-from multicse.trainers.engine.step import Meter
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe
 from tests.small import EXAMPLES
@@ -98,14 +97,12 @@ def steps(recipe: Recipe, count: int) -> Steps:
         recipe = api.write_inputs(recipe)
         prepare_encoder(recipe)
         engine = Engine(recipe, Host(checkpoint.Store(recipe.run.output_dir)), None)
-        readers = engine._readers()
-        for step in range(count):
-            meter = Meter(readers)
-            engine.stepper(step, readers, meter)
-            engine.method.after_step(step + 1)
-            found |= {f"step {step + 1} {name}": value for name, value in meter.means().items()}
-        for reader in readers.values():
-            reader.close()
+        with engine.streams as readers:
+            for step in range(count):
+                engine.stepper(step, readers, engine.meter)
+                engine.method.after_step(step + 1)
+                found |= {f"step {step + 1} {name}": value for name, value in engine.meter.means().items()}
+                engine.meter.restart()
     assert {p.dtype for p in engine.method.parameters()} == {torch.float64}
     return found
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from multicse.trainers.engine.checkpoint import set_weights, weights_of
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import full_tensors, is_sharded, sharded_layers
-from multicse.trainers.engine.step import Meter, Stepper
+from multicse.trainers.engine.step import Stepper
 from multicse.trainers.gather import _Gather
 from multicse.trainers.recipe import Recipe
 from tests.gpu.compare import DTYPES, LIMITS, assert_close, gradients
@@ -62,13 +62,9 @@ def test_sharded_layers(precision: str, chunk: int | None, recipe: Recipe, devic
     assert all(torch.equal(before[name], tensor) for name, tensor in weights_of(plain.method).items())
     found, wanted = backward(made, made.stepper), backward(plain, plain.stepper)
     assert_close(found, wanted, 2 * LIMITS[DTYPES[precision]])
-    readers = made._readers()
-    try:
+    with made.streams as readers:
         for step in range(2):
-            made.stepper(step, readers, Meter(readers))
-    finally:
-        for reader in readers.values():
-            reader.close()
+            made.stepper(step, readers, made.meter)
     made.stepper.finite.check()
     assert any(not torch.equal(before[name], tensor) for name, tensor in weights_of(made.method).items())
     set_weights(made.method, before)

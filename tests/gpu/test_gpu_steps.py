@@ -168,11 +168,11 @@ def test_steps(row: Row, precision: str, device: torch.device) -> None:
     """
     made = row.gpu
     recipe = made.recipe.replace("run.precision", precision)
-    readers = made._readers()
-    stepper, meter = Stepper(recipe, made.method, made.host, made.steps), Meter(readers)
+    stepper = Stepper(recipe, made.method, made.host, made.steps)
     before = {update: [p.detach().clone() for p in named.values()] for update, named in stepper.named.items()}
     changed = set[str]()
-    try:
+    with made.streams as readers:
+        meter = Meter(readers, made.host)
         for step in range(MOST):
             with no_waits(device) if step == 1 else contextlib.nullcontext():
                 stepper(step, readers, meter)
@@ -183,9 +183,6 @@ def test_steps(row: Row, precision: str, device: torch.device) -> None:
                     changed.add(update)
             if step >= 2 and (precision != "fp16" or changed == stepper.named.keys()):
                 break
-    finally:
-        for reader in readers.values():
-            reader.close()
     assert changed == stepper.named.keys()
     assert all(parameter.isfinite().all() for parameter in made.method.parameters())
     skipped = [f"train/grad_norm/{update}" for update in stepper.optimizers] if precision == "fp16" else []

@@ -68,11 +68,9 @@ def trained(shards: str, column: str) -> tuple[list[str], int]:
         read.extend(texts)
         return {name: torch.ones(len(texts), 1, dtype=torch.long) for name in ("input_ids", "attention_mask")}
 
-    reader = Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, {}, 1, inline=True)
-    next(reader)
-    skipped = len(reader.skipped)
-    reader.close()
-    return read, skipped
+    with Reader(stream, "x", stream.open(), 0, 0, 1, tokenize, 1, inline=True) as reader:
+        next(reader)
+        return read, len(reader.skipped)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -30,8 +30,8 @@ def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     weights = {name: (scale * value).contiguous().clone() for name, value in build_method(recipe).state_dict().items()}
     save_file(weights, folder / "method.safetensors")
     (folder / "recipe.json").write_text(recipe.to_json())
-    state = {"format": FORMAT, "step": 4, "before": {"lee": {"spearman": 10.0}}, "selection": {"best_step": 3}}
-    torch.save(state, folder / "state.pt")
+    progress = {"step": 4, "before": {"lee": {"spearman": 10.0}}}
+    torch.save({"format": FORMAT, "progress": progress, "selection": {"best_step": 3}}, folder / "state.pt")
     return folder
 
 

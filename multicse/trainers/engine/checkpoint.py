@@ -205,24 +205,6 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def callback_state(name: str, callback: Any) -> Any:
-    """Return a copy of the state of a callback, which has a method `state_dict`.
-
-    Raises:
-        CheckpointError: If `torch.load` with `weights_only` cannot read the state.
-    """
-    buffer = io.BytesIO()
-    try:
-        torch.save(callback.state_dict(), buffer)
-        buffer.seek(0)
-        return torch.load(buffer, map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle, torch or the callback
-        raise CheckpointError(
-            f"run.callbacks: the state of {name!r} cannot be saved ({type(error).__name__}: {str(error)[:200]}); let "
-            "state_dict() return numbers, texts, tensors, and lists and dicts of them"
-        ) from None
-
-
 class Written(NamedTuple):
     """Content of the manifest of a checkpoint."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +19,7 @@ from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint
-from multicse.trainers.engine.checks import Callback, find_callback
+from multicse.trainers.engine.callbacks import Callbacks
 from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
@@ -29,14 +28,15 @@ from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Meter, Stepper, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
+from multicse.trainers.engine.streams import Streams
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
 from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
-SKIPPED_LISTED = 10_000
-"""Maximum number of skipped samples per stream that rank 0 lists with key and reason."""
+PROGRESS = ("step", "done", "seconds", "evaluation_seconds", "before", "baseline")
+"""Attributes of an engine that are its own part of a checkpoint."""
 
 
 class Engine:
@@ -60,20 +60,15 @@ class Engine:
         if host.world_size > 1 and host.device.type == "cuda":
             synchronised(method)
         self.method: Method = method
-        self.shards = {name: recipe.shards(name) for name in recipe.streams}
-        self.steps = recipe.steps(self.shards[recipe.lead].samples)
+        self.streams = Streams(recipe, host, self.method.sentence_encoder.tokenize)
+        self.steps = self.streams.steps
         self.average: AveragedModel | None = None
         if run.ema is not None:
             self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
         encoder = checkpoint.module_encoder(self.chosen, host.device, self.stepper.autocast)
         self.encoder = ShardedEncoder(encoder, partial(gathered, self.method))
-        self.callbacks: dict[str, Callback] = {}
-        """Callbacks by name (rank 0 only)."""
-        for name in run.callbacks if host.rank == 0 else ():
-            found = find_callback(name)
-            with guest(f"run.callbacks: {name}", found, always=True):
-                self.callbacks[name] = found() if isinstance(found, type) else found
+        self.callbacks = Callbacks(run.callbacks if host.rank == 0 else ())
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -81,24 +76,25 @@ class Engine:
         if host.rank == 0:
             self.inputs = inputs(recipe) | self.inputs
         self.selection = Selection(evaluation, self.development[0] if evaluation.select else None)
+        self.meter = Meter(self.streams.readers, host)
+        self.parts: dict[str, Any] = {
+            "progress": self,
+            "selection": self.selection,
+            "streams": self.streams,
+            "callbacks": self.callbacks,
+            "meter": self.meter,
+            **{f"optimizer of {update}": optimizer for update, optimizer in self.stepper.optimizers.items()},
+        }
+        """What a checkpoint contains besides weights: `state_dict` and `load_state_dict` are called on all ranks."""
         self.step, self.done = 0, False
         self.rescued: Path | None = None
         """Folder of the last checkpoint if its store did not take it."""
-        self.meters: tuple[dict[str, Any], ...] = ()
-        """States of the meters of all ranks in the checkpoint of a resumed run."""
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
         self.before: dict[str, dict[str, float]] = {}
         self.baseline: dict[str, dict[str, float]] = {}
         """Scores of the untrained encoder after whitening."""
-        self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
-        """Key and reason of the first `SKIPPED_LISTED` samples of each stream that rank 0 skipped."""
-        self.skips = dict.fromkeys(recipe.streams, 0)
-        """Samples that this rank skipped; rank 0 also counts the samples of all ranks before a resume."""
-        self.positions: dict[str, dict[int, int]] = {name: {} for name in recipe.streams}
-        """Number of samples that were taken from each segment of each stream."""
-        self.seconds = 0.0
-        self.evaluation_seconds = 0.0
+        self.seconds, self.evaluation_seconds = 0.0, 0.0
 
     @property
     def chosen(self) -> Method:
@@ -120,13 +116,11 @@ class Engine:
                 self._load(folder)
                 if self.log:
                     self.log.resume(folder)
-        readers = self._readers()
-        try:
-            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
-                self._loop(readers, watchdog)
-        finally:  # a sweep uses the process for further trials
-            for reader in readers.values():
-                reader.close()
+        with (
+            self.streams as readers,  # until here only: a sweep uses the process for further trials
+            Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog,
+        ):
+            self._loop(readers, watchdog)
         return self._finish()
 
     def _evaluate_untrained(self, weights: dict[str, Tensor]) -> None:
@@ -151,10 +145,9 @@ class Engine:
         self.step = step
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
-        run, start = self.recipe.run, time.perf_counter() - self.seconds
-        meter = self.meter = Meter(readers)
-        if self.meters:
-            meter.restore(self.meters, self.host)
+        run, meter, start = self.recipe.run, self.meter, time.perf_counter() - self.seconds
+        if not meter.steps:
+            meter.restart()
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
@@ -168,8 +161,7 @@ class Engine:
                 self.seconds = time.perf_counter() - start
                 last = self.step == self.steps
                 if self.step % run.logging_steps == 0 or last:
-                    self._report(meter, readers)
-                    meter = self.meter = Meter(readers)
+                    self._report()
                 self.done, stopping = last, self.host.stopping()
             if untrained is not None:
                 before = time.perf_counter()
@@ -184,43 +176,14 @@ class Engine:
                 self.evaluation_seconds, meter.start = self.evaluation_seconds + took, meter.start + took
                 self.done = self.done or self.selection.exhausted
                 if self.done and meter.steps:  # stopped early
-                    self._report(meter, readers)
-                    meter = self.meter = Meter(readers)
+                    self._report()
             every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
             due = evaluated if every is None else self.step % every == 0
             if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
-                self._save(readers, last=self.done or stopping)
+                self._save(last=self.done or stopping)
             if stopping:
                 raise Stopped(f"stopped after step {self.step} of {self.steps}")
         self.seconds = time.perf_counter() - start  # including the last evaluation and checkpoint
-
-    def _readers(self) -> dict[str, Reader]:
-        recipe, host = self.recipe, self.host
-        tokenizer = self.method.sentence_encoder.tokenize
-
-        def tokenize_for(name: str) -> Callable[..., dict[str, Tensor]] | None:
-            config: Any = recipe.streams[name]
-            return partial(tokenizer, max_length=config.max_length) if config.texts else None
-
-        return {
-            name: Reader(
-                config,
-                name,
-                self.shards[name],
-                seed=recipe.run.seed,
-                rank=host.rank,
-                world_size=host.world_size,
-                tokenize=tokenize_for(name),
-                start=self.positions[name],
-                batches=(self.steps - self.step) * recipe.run.gradient_accumulation_steps,
-                inline=host.inline,
-                streams=len(recipe.streams),
-                device=host.device,
-                step=self.step * recipe.run.gradient_accumulation_steps,
-            )
-            for name, config in recipe.streams.items()
-            if any(name in streams for streams in self.recipe.method.updates().values())
-        }
 
     def _evaluate(self) -> None:
         """Score the development tasks and keep the best weights."""
@@ -239,12 +202,7 @@ class Engine:
         if self.log and scores:
             flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
             self.log.log(self.step, flat)
-            self._call_callbacks(flat)
-
-    def _call_callbacks(self, metrics: dict[str, float]) -> None:
-        for name, callback in self.callbacks.items():
-            with guest(f"run.callbacks: {name}", callback, always=True):
-                callback(self.step, dict(metrics), self)  # a copy, which it may change
+            self.callbacks(self.step, flat, self)
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the weights that are kept and return the result of the run."""
@@ -252,7 +210,7 @@ class Engine:
             checkpoint.set_weights(self.chosen, self.selection.weights)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
-        skips, fingerprints = zip(*from_all_ranks((self.skips, fingerprint(self.chosen)), self.host), strict=True)
+        streams, fingerprints = self.streams.state_dict(), from_all_ranks(fingerprint(self.chosen), self.host)
         if len(set(fingerprints)) > 1:
             raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")
         step, score = self.selection.kept(self.step)
@@ -265,75 +223,55 @@ class Engine:
             "best_score": score,
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
-            "skipped": self.skipped,
-            "skips": _total(skips),
-            "fingerprints": [*fingerprints],
+            "skipped": streams["skipped"],
+            "skips": streams["skips"],
+            "fingerprints": fingerprints,
             **({"rescued": str(self.rescued)} if self.rescued else {}),
         }
 
-    def _report(self, meter: Meter, readers: dict[str, Reader]) -> None:
+    def _report(self) -> None:
+        """Log the metrics since the last report."""
         self.stepper.finite.check()
-        self._count_skipped(readers)
+        self.streams.count_skipped()
+        meter, recipe = self.meter, self.recipe
         # The mean over the ranks is the total.
-        counts = {f"data/{name}/skipped": float(self.skips[name] * self.host.world_size) for name in readers}
+        counts = {f"data/{name}/skipped": float(self.streams.skips[name] * self.host.world_size) for name in meter.readers}
         values = mean_over_ranks(meter.means() | counts, self.host)
-        updates = self.recipe.method.updates().values()
-        batches = sum(self.recipe.streams[name].batch_size for streams in updates for name in streams)
-        speed = meter.steps * self.recipe.run.gradient_accumulation_steps * batches / meter.elapsed()
-        values |= meter.wait_shares(readers) | {
+        batches = sum(recipe.streams[name].batch_size for streams in recipe.method.updates().values() for name in streams)
+        speed = meter.steps * recipe.run.gradient_accumulation_steps * batches / meter.elapsed()
+        values |= meter.wait_shares() | {
             "time/samples_per_second": speed,
             "time/seconds": self.seconds,
             "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
         }
         if self.log:
             self.log.log(self.step, values)
-            self._call_callbacks(values)
+            self.callbacks(self.step, values, self)
             left = (self.steps - self.step) * meter.elapsed() / max(1, meter.steps)
             line = {"step": self.step, "steps": self.steps, "left": left, "trouble": self.host.store.trouble}
             self.log.progress(line | values | self.shown)
+        meter.restart()
 
-    def _count_skipped(self, readers: dict[str, Reader]) -> None:
-        """Add the skipped samples of the readers to the run's counts and list, and empty the readers' lists."""
-        for name, reader in readers.items():
-            self.skips[name] += len(reader.skipped)
-            if self.host.rank == 0:
-                self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
-            reader.skipped = []
+    def state_dict(self) -> dict[str, Any]:
+        """Return step, times and scores."""
+        return {name: getattr(self, name) for name in PROGRESS}
 
-    def _save(self, readers: dict[str, Reader], last: bool) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore step, times and scores."""
+        vars(self).update(state)
+        self.done = self.done or self.step >= self.steps
+
+    def _save(self, last: bool) -> None:
         self.stepper.finite.check()
-        self._count_skipped(readers)
-        mine = {name: dict(reader.position) for name, reader in readers.items()}
-        ranks = from_all_ranks((mine, self.meter.state(), self.skips), self.host)
-        positions, meters, skips = zip(*ranks, strict=True)
+        state = {name: part.state_dict() for name, part in self.parts.items()}
         metrics = {"step": float(self.step), **self.selection.metrics()}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # otherwise all ranks gather the weights
             self.host.save(None, metrics, last)
             return
-        state = {
-            "step": self.step,
-            "done": self.done,
-            "selection": self.selection.state_dict(),
-            "seconds": self.seconds,
-            "evaluation_seconds": self.evaluation_seconds,
-            "before": self.before,
-            "baseline": self.baseline,
-            "inputs": self.inputs,
-            "segments": {name: {s: at for rank in positions for s, at in rank[name].items()} for name in readers},
-            "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
-            "skips": _total(skips),
-            "meters": meters,
-            "callbacks": {
-                name: checkpoint.callback_state(name, callback)
-                for name, callback in self.callbacks.items()
-                if hasattr(callback, "state_dict")
-            },
-            "optimizers": {update: optimizer.state_dict() for update, optimizer in self.stepper.optimizers.items()},
-        }
         weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.selection.weights}
         if self.average is not None:
             weights[checkpoint.AVERAGE] = checkpoint.weights_of(self.chosen)
-        state = checkpoint.copied(state)
+        state = checkpoint.copied({**state, "inputs": self.inputs})
 
         def write_files(folder: Path) -> None:
             checkpoint.write(folder, self.recipe, weights, state)
@@ -355,31 +293,12 @@ class Engine:
         if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", start_over("--run.resume never")):
             raise checkpoint.CheckpointError(text)
         self.inputs |= before
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
         self.selection.weights = load_file(best) if best.exists() else None
         if self.average is not None:
             checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)
-            self.average.n_averaged.fill_(state["step"])
-        self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
-        self.baseline = state["baseline"]
-        self.done = state["done"] or self.step >= self.steps
-        self.evaluation_seconds = state["evaluation_seconds"]
-        self.selection.load_state_dict(state["selection"])
-        if self.host.rank == 0:
-            self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
-            self.skips = state["skips"]
-        for name, callback_state in state["callbacks"].items():
-            if name in self.callbacks:
-                with guest(f"run.callbacks: {name}", self.callbacks[name], always=True):
-                    cast(Any, self.callbacks[name]).load_state_dict(callback_state)
-        for update, optimizer in self.stepper.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][update])
-        self.meters = state["meters"]
-        self.positions |= state["segments"]
-
-
-def _total(skips: Sequence[dict[str, int]]) -> dict[str, int]:
-    """Return the number of skipped samples of each stream over all ranks."""
-    return {name: sum(rank[name] for rank in skips) for name in skips[0]}
+            self.average.n_averaged.fill_(self.step)
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -86,7 +86,7 @@ class Selection:
         return step if self.config.keep == "last" else self.best_step, value if math.isfinite(value) else None
 
     def metrics(self) -> dict[str, float]:
-        """Return the finite ones of ``score``, the last score, and ``best``, that of the weights that are kept."""
+        """Return the finite ones of ``score``, the last score, and ``best``, the score of the weights that are kept."""
         found = {"score": self.last_score, "best": self.kept_score}
         return {name: value for name, value in found.items() if math.isfinite(value)}
 

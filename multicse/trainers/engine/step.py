@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -318,12 +318,17 @@ def _set_random_state(state: list[Tensor], device: torch.device) -> None:
 
 
 class Meter:
-    """Metrics and times since the last report. Sums stay on the device until the means are requested."""
+    """Metrics and times of a rank since the last report. Sums stay on the device until the means are requested."""
 
-    def __init__(self, readers: dict[str, Reader]) -> None:
+    def __init__(self, readers: dict[str, Reader], host: Host) -> None:
+        self.readers, self.host = readers, host
+        self.restart()
+
+    def restart(self) -> None:
+        """Start again, after a report."""
         self.start, self.steps = time.perf_counter(), 0
         self.sums: dict[tuple[str, ...], Tensor] = {}
-        self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
+        self.waited = {name: reader.wait_seconds for name, reader in self.readers.items()}
 
     def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
         """Add `share` times each scalar to the sum of its name."""
@@ -331,18 +336,18 @@ class Meter:
         added = torch.stack([value.detach().double() for value in values.values()]) * share
         self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
 
-    def state(self) -> dict[str, Any]:
-        """Return the measurements so far, for a checkpoint. This waits for the device."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the measurements of all ranks; a collective, which waits for the device."""
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
-        return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
+        return {"steps": self.steps, "seconds": self.elapsed(), "sums": from_all_ranks(sums, self.host)}
 
-    def restore(self, states: Sequence[dict[str, Any]], host: Host) -> None:
-        """Continue with this rank's `state` of a checkpoint, or the mean of all if the number of workers has changed."""
-        state = states[host.rank] if len(states) == host.world_size else states[0]
-        self.steps, self.sums = state["steps"], dict(state["sums"])
-        if len(states) != host.world_size:  # the mean over the ranks is unchanged
-            self.sums = {names: torch.stack([one["sums"][names] for one in states]).mean(0) for names in self.sums}
-        self.start -= state["seconds"]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue, on another number of ranks with the mean over the ranks, which is unchanged."""
+        self.steps, self.start, sums = state["steps"], time.perf_counter() - state["seconds"], state["sums"]
+        if len(sums) == self.host.world_size:
+            self.sums = sums[self.host.rank]
+        else:
+            self.sums = {names: torch.stack([one[names] for one in sums]).mean(0) for names in sums[0]}
 
     def elapsed(self) -> float:
         """Return the seconds since the last report."""
@@ -358,9 +363,9 @@ class Meter:
                 found[name.replace("skipped", "grad_norm", 1)] /= (1 - share) or 1.0
         return found
 
-    def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
+    def wait_shares(self) -> dict[str, float]:
         """Return the fraction of the time spent waiting for each stream, as ``data/<stream>/wait_share``."""
         return {
-            f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
-            for name, reader in readers.items()
+            f"data/{name}/wait_share": (reader.wait_seconds - self.waited.get(name, 0.0)) / self.elapsed()
+            for name, reader in self.readers.items()
         }

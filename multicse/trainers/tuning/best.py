@@ -106,12 +106,13 @@ def deliver_best(
     steps = trial.steps // len(plan.seeds)
     samples = steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
     state = read_state(folder)
+    step = state["progress"]["step"]
     outcome = {
         "before": evaluate(tasks, start),
         "baseline": whitened(recipe, tasks, start, samples),
         "after": after,
-        "steps": state["step"],
-        "best_step": Selection.read(recipe.evaluation, state).kept(state["step"])[0],
+        "steps": step,
+        "best_step": Selection.read(recipe.evaluation, state).kept(step)[0],
         "best_score": trial.best,
         "skipped": {},
         "skips": {},

@@ -159,7 +159,7 @@ def metrics_of(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
     """Return the metrics that belong to a checkpoint: step, score, and the score of the selected weights."""
     state = read_state(checkpoint)
     selection = Selection.read(recipe.evaluation, state)
-    return {"step": state["step"], "score": selection.last_score, "best": selection.kept_score}
+    return {"step": state["progress"]["step"], "score": selection.last_score, "best": selection.kept_score}
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHandle:

@@ -183,7 +183,7 @@ def test_a_stream_that_skips_most_samples_returns_all_planned_batches(tmp_path: 
     assert got == [key for _ in range(12) for key in next(whole).keys]
     assert found.position == whole.position and sum(found.position.values()) == len(got) + len(found.skipped)
     assert sorted(found.skipped) == sorted(whole.skipped)
-    late = reader(config, letters, 4, start=found.position)
+    late = reader(config, letters, 16, position=found.position, number=12)
     assert next(late).keys == next(whole).keys
     for one in (found, whole, late):
         one.close()

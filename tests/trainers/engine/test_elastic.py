@@ -63,7 +63,7 @@ def test_a_checkpoint_of_another_version_is_named(recipe: Recipe, tmp_path: Path
     losses(0, str(tmp_path), plain.to_json(), 1, STOP)
     folder = Store(f"{tmp_path}/checkpoint").get(STOP)
     state = checkpoint.read_state(folder)
-    assert state["segments"] == {"text": dict.fromkeys(range(8), STOP)}
+    assert state["streams"]["positions"] == {"text": {"number": STOP, "position": dict.fromkeys(range(8), STOP)}}
     state["format"] -= 1
     torch.save(state, folder / checkpoint.STATE)
     with pytest.raises(CheckpointError, match=r"another version of MultiCSE.*run\.resume never"):

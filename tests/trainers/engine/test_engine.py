@@ -67,8 +67,8 @@ def interrupted(recipe: Recipe) -> None:
     made = engine(recipe, Memory())
     save = made._save
 
-    def stop_after_saving(readers: Any, last: bool) -> None:
-        save(readers, last=True)
+    def stop_after_saving(last: bool) -> None:
+        save(last=True)
         raise KeyboardInterrupt
 
     made._save = stop_after_saving  # type: ignore[method-assign]

@@ -27,7 +27,8 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
         host.rank, host.world_size = rank, 2
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
         result = engine.run()
-        found.append({"own": engine.skips["text"], "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
+        own = engine.streams.skips["text"]
+        found.append({"own": own, "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
     Path(folder, f"{rank}.json").write_text(json.dumps([*found, log.values.get(3)]))
 
 

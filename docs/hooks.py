@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 from unittest import mock
 
 import griffe
@@ -125,6 +124,7 @@ def settings() -> str:
     """Return a table of settings per part of a recipe: methods, encoders, streams, optimizers and the sections of a run."""
     from multicse.data.streams import AnyStream
     from multicse.models.config import AnyEncoder
+    from multicse.pipelines.options import documented, shown
     from multicse.trainers import recipe
     from multicse.trainers.registry import METHODS, method_config
 
@@ -191,31 +191,6 @@ def source(module: str) -> griffe.Module:
     found = griffe.load(module, search_paths=[ROOT])
     assert isinstance(found, griffe.Module)
     return found
-
-
-def shown(annotation: Any) -> str:
-    """Return a type as a reader of the page needs it: ``int or None``."""
-    parts = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return shown(parts[0])
-    if get_origin(annotation) is Literal:
-        return " or ".join(map(repr, parts))
-    if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(map(shown, parts))
-    name = {type(None): "None", ...: "..."}.get(annotation) or annotation.__name__
-    return f"{name}[{', '.join(map(shown, parts))}]" if parts else name
-
-
-def documented(model: type, name: str) -> str:
-    """Return the docstring of a field, from the nearest class that has one."""
-    for owner in model.__mro__:
-        found = (
-            source(owner.__module__).members.get(owner.__qualname__) if owner.__module__.startswith("multicse.") else None
-        )
-        member = found.members.get(name) if found else None
-        if member and member.docstring:
-            return str(member.docstring.value)
-    return ""
 
 
 # -------------------------------------------------------------------------------------------------- tasks and environment

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import is_dataclass, replace
-from functools import partial, wraps
+from functools import partial
 from typing import Annotated, Any
 
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 from tyro.constructors._struct_spec_dataclass import dataclass_rule
-from tyro.constructors._struct_spec_pydantic import pydantic_rule
 
 RULES = ConstructorRegistry()
-"""Rules by which tyro reads the options of all scripts."""
+"""Rules by which tyro reads the options of commands; `options` reads settings of recipes."""
 
 
 @RULES.struct_rule
@@ -20,17 +19,6 @@ def _arguments(info: StructTypeInfo) -> StructConstructorSpec | None:
     """Read options of commands. An empty default is not shown after a text that describes the default."""
     spec = dataclass_rule(info) if is_dataclass(info.type) else None
     return spec and replace(spec, fields=tuple(map(_argument, spec.fields)))
-
-
-@RULES.struct_rule
-def _settings(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Read settings of recipes without checking them: `Recipe.checked` or `Recipe.replace` does it for a whole recipe."""
-    spec = pydantic_rule(info)
-    if spec is None:
-        return None
-    make: Any = wraps(info.type, updated=())(lambda **values: info.type.model_construct(**values))  # its docstring is shown
-    fields = (replace(field, helptext=partial(_text, field)) for field in spec.fields)
-    return replace(spec, instantiate=make, fields=tuple(fields))
 
 
 def _argument(field: StructFieldSpec) -> StructFieldSpec:

@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from multicse.data.errors import REPORTED, command, did_you_mean, handle_interrupt, report_error
-from multicse.pipelines import RULES, api, registry
+from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
+from multicse.pipelines import api, options, registry
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -25,14 +23,12 @@ UNIMPROVED = (
 )
 """Warning at the end of a run with step 0 as its best step."""
 
-ALONE = ("--run.overwrite", "--export.whiten")
-"""Options that mean True without a value."""
 MINE = "mine"
 """Word in place of a recipe's name: the recipe is made from the user's files (`pipelines/mine.py`)."""
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Return the recipe of a command line. Values of another type end the program with the message of tyro.
+    """Return the recipe of a command line. It reads the arguments once.
 
     Args:
         recipes: Recipes of the pipeline.
@@ -43,36 +39,19 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     Raises:
         RecipeError: If the recipe or a setting does not exist or a value is not allowed. The message names the nearest name.
     """
-    arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--") else [item])]
-    if "--recipe" in arguments:
-        place = arguments.index("--recipe")
-        given = "".join(arguments[place + 1 : place + 2])
-        del arguments[place : place + 2]
-        base = registry.from_file(Path(given), "--recipe: ") if given not in recipes else registry.named(recipes, given)
+    words, given = options.split(arguments)
+    files = given.pop("--recipe", None)
+    names = words if files is None else [*words, " ".join(files)]
+    if len(names) > 1:
+        raise RecipeError(f"{words[-1]}: unexpected word; a command line is [RECIPE] [--SETTING VALUE ...]")
+    if files is not None and names[0] not in recipes:
+        base = registry.from_file(Path(names[0]), "--recipe: ")
     else:
-        base = registry.named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else None)
-    known = base.flat()
-    for option in arguments:
-        path = option[2:].replace("-", "_")
-        if not option.startswith("--") or path in {*known, "help"}:
-            continue
-        near = did_you_mean(option, [f"--{name}" for name in known])
-        raise RecipeError(f"{option}: recipe {base.name!r} has no such setting.{near} --help shows all.")
-    for switch in ALONE:
-        if switch in arguments:
-            place = arguments.index(switch) + 1
-            if arguments[place : place + 1] not in (["True"], ["False"]):
-                arguments.insert(place, "True")
-    found = tyro.cli(
-        Recipe,
-        default=base,
-        args=arguments,
-        description=_help(recipes, description, base),
-        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
-        use_underscores=True,  # the names of recipe.json; hyphens are understood as well
-        registry=RULES,
-    )
-    return Recipe.checked(found.model_dump(warnings=False))
+        base = registry.named(recipes, *names)
+    if given.keys() & {"--help", "-h"}:
+        print(_help(recipes, description, base), options.listed(base), sep="\n")
+        sys.exit(0)
+    return options.changed(base, given)
 
 
 def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:

@@ -339,33 +339,30 @@ class Recipe(Settings):
         Raises:
             RecipeError: If the path does not exist or the value is not allowed.
         """
-        content = self.model_dump()
-        *parents, last = path.split(".")
-        node: Any = content
-        for part in parents:
-            node = node.get(part) if isinstance(node, dict) else None
-        if not isinstance(node, dict) or last not in node:
-            near = did_you_mean(path, self.flat())
-            raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
-        node[last] = value
-        made = self.checked(content)
-        made.opened.update({name: self.opened[name] for name in self.opened if made.streams.get(name) == self.streams[name]})
-        return made
+        return self.changed({path: value})
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with several fields changed, as by `replace`. A change that needs a later one is made after it."""
-        recipe, left = self, dict(changes)
-        while left:
-            errors = dict[str, RecipeError]()
-            for path, value in left.items():
-                try:
-                    recipe = recipe.replace(path, value)
-                except RecipeError as error:
-                    errors[path] = error
-            if len(errors) == len(left):
-                raise next(iter(errors.values()))
-            left = {path: left[path] for path in errors}
-        return recipe
+        """Return a copy with several fields changed, as by `replace`, and checked together.
+
+        Fields that exist only after another change, such as settings of another kind of stream, are changed after it.
+        """
+        content, later = self.model_dump(), dict[str, Any]()
+        for path, value in changes.items():
+            *parents, last = path.split(".")
+            node: Any = content
+            for part in parents:
+                node = node.get(part) if isinstance(node, dict) else None
+            if isinstance(node, dict) and last in node:
+                node[last] = value
+            else:
+                later[path] = value
+        if later and len(later) == len(changes):
+            path = next(iter(later))
+            near = did_you_mean(path, self.flat())
+            raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
+        made = self.checked(content)
+        made.opened.update({name: self.opened[name] for name in self.opened if made.streams.get(name) == self.streams[name]})
+        return made.changed(later) if later else made
 
     def with_places(self, how: Mapping[str, Callable[[str], str]]) -> Self:
         """Return a copy in which functions have changed all places, shards or tasks.

@@ -28,7 +28,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe small.json --optim.text.lrr 1": ("--optim.text.lrr", "'--optim.text.lr'"),
     "visualcse --recipe small.json --optim.text.learning_rate 1": ("--optim.text.learning_rate", "'--optim.text.lr'"),
     "visualcse --recipe small.json --optim.text.lr -1": "optim.text.lr: Input should be greater",
-    "visualcse --recipe small.json --run.max_steps 0": "run.max_steps: Input should be greater than 0, given 0",
+    "visualcse --recipe small.json --run.max_steps 0": "run.max_steps: Input should be greater than 0, given '0'",
     "visualcse --recipe small.json --run.output_dir sentences.txt": ("run.output_dir", "sentences.txt"),
     "visualcse --recipe small.json --run.tracking_uri sqlite:////proc/x.db": "run.tracking_uri='sqlite:////proc/x.db'",
     "visualcse --recipe small.json --run.precision fp16": "run.precision='fp16'",

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 import tyro
 
-from multicse.pipelines import RULES, cli, mine, registry
+from multicse.pipelines import RULES, mine, options, registry
 from multicse.pipelines.run import VERBS
 from tests.small import call_of_tyro
 
@@ -46,11 +46,17 @@ def fragments(found: Iterator[tuple[str, str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
-def test_every_setting_is_explained(name: str) -> None:
-    recipes = registry.load(name).RECIPES
-    kinds = {tuple(make().flat()): row for row, make in recipes.items()}  # one recipe per set of settings
-    wrong = [text for row in kinds.values() for text in fragments(helps(partial(cli.parse, recipes, "", [row])))]
-    assert not wrong, "\n".join(dict.fromkeys(wrong))
+def test_every_setting_is_explained_and_can_be_given(name: str) -> None:
+    """A command line with every setting of a recipe, with its value, gives the same recipe."""
+    for make in registry.load(name).RECIPES.values():
+        recipe = make()
+        settings = {path: (type(part), one, getattr(part, one)) for path, part, one in options.options(recipe)}
+        texts = ((path, options.documented(kind, one)) for path, (kind, one, _) in settings.items())
+        assert not (wrong := fragments(iter(texts))), "\n".join(wrong)
+        words = {path: value if isinstance(value, tuple) else [value] for path, (*_, value) in settings.items()}
+        line = [str(word) for path, values in words.items() for word in (f"--{path}", *values)]
+        assert options.changed(recipe, options.split(line)[1]) == recipe
+        assert all(f"  --{path} " in options.listed(recipe) for path in settings)
 
 
 def test_help_has_no_line_breaks_of_the_source_and_describes_a_default_once() -> None:

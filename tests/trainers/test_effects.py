@@ -3,13 +3,14 @@
 A setting is set to other values of its type, and three steps are trained with tiny models. They must show a difference
 beyond the recorded recipe, or the error must name the setting. `SHOWN` lists the settings whose effect these steps cannot
 show, each with a test that shows it. Settings that many recipes share are tested in one of them, by ``make test-cluster`` in
-all.
+four, and with MULTICSE_SETTINGS=all in all.
 
 ``python -m tests.trainers.test_effects FOLDER`` prints all settings with what shows their effect.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -333,8 +334,15 @@ def test_every_setting_has_an_effect(world: dict[str, Recipe]) -> None:
     assert not {key: tried for key, tried in left.items() if key not in seen}
 
 
+KINDS = ("simcse", "nonlingcse", "cyclip", "gclsr")
+"""Recipes with all kinds of streams and encoders. The others take ten more minutes: MULTICSE_SETTINGS=all."""
+
+
 @pytest.mark.cluster
-@pytest.mark.parametrize("paper", [name for name in NAMES if "smoke" in load(name).RECIPES])
+@pytest.mark.parametrize(
+    "paper",
+    [n for n in NAMES if "smoke" in load(n).RECIPES and (n in KINDS or os.environ.get("MULTICSE_SETTINGS") == "all")],
+)
 def test_every_setting_of_every_recipe(paper: str, world: dict[str, Recipe]) -> None:
     """It has an effect, or all values are refused by its name."""
     recipe, before = world[paper], dict[str, str]()

@@ -31,7 +31,7 @@ CONFIG, WORDS, VECTORS, FILTERS = "word_config.json", "words.txt", "vectors.safe
 
 HUB_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 EPSILON = 1e-9
-"""Score of a word with padding (Algorithm 1; printed as 10^9)."""
+"""Score of a word with padding, as in the released code of Algorithm 1."""
 
 
 # ---- text to word ids ------------------------------------------------------------------------------------------------

@@ -314,7 +314,7 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
         size: Dimensions per group; it divides d. If None, one group of d dimensions, which is SimSiam's loss.
 
     References:
-        GCLSR prints neither the minus sign nor the second view [errata 5.4].
+        GCLSR, equation 7; views and stop-gradient as in its code [errata 5.4].
     """
     size = size or p.shape[-1]
     return -F.cosine_similarity(p.unflatten(-1, (-1, size)), z.unflatten(-1, (-1, size)), dim=-1).mean()

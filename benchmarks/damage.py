@@ -151,9 +151,9 @@ def _with_texts(data: bytes, column: Callable[[list[str]], pa.Array]) -> bytes:
     return new.getvalue()
 
 
-SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, quoted_cells, binary_texts, marked_utf16}
+SAME: set[Damage] = {line_ends, blank_line, marked, rewritten, stray_mark, binary_texts, marked_utf16}
 """Changes after which the same samples must be read."""
-NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists}
+NOTICED: set[Damage] = {utf16, no_text, zero_in_text, lists, quoted_cells}
 """Damage that must cause an error or a bad sample."""
 TABLE: dict[str, list[Damage]] = {
     "csv": [line_ends, blank_line, marked, rewritten, stray_mark, utf16, marked_utf16, zero_in_text],

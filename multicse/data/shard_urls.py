@@ -36,6 +36,8 @@ UNCOMPRESS = {
 }  # fmt: skip
 """Endings of compressed tars, and the commands that uncompress them."""
 _COMPRESSED = re.compile(r".+(\.tar\.\w{1,4}|\.t(gz|bz2?|xz|zst))")
+DIALECT = ("separator", "quoted")
+"""Options of CSV and TSV files; other options name columns."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
@@ -165,6 +167,8 @@ def options_of(url: str) -> dict[str, str]:
     separator = options.get("separator", ",")
     if len(separator) != 1 or separator in '"\r\n\0' or "" in options.values():
         raise DataError(f"{url}: {given!r}; a separator is one character or tab, and no other option is empty")
+    if options.get("quoted", "no") not in ("yes", "no"):
+        raise DataError(f"{url}: quoted={options['quoted']}; write yes (marks enclose cells) or no (marks are text)")
     return options
 
 

@@ -29,9 +29,9 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
+from multicse.data.shard_urls import DIALECT, filesystem, options_of, split_options, table_kind
 from multicse.data.shard_urls import checksum as checksum_of
-from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
-from multicse.data.text_files import Blank, read_table
+from multicse.data.text_files import Blank, dialect_of, read_table
 
 KEY = "__key__"
 """Column with the name of the sample. Default: the number of the row, from 0."""
@@ -221,7 +221,7 @@ def _renamed(named: Mapping[str, _T], options: Mapping[str, str]) -> dict[str, _
     """Return values by name, with names replaced by options ``#FIELD=COLUMN``."""
     found = dict(named)
     for field, column in options.items():
-        if column in named and field != "separator":
+        if column in named and field not in DIALECT:
             found.pop(column, None)
             found[field] = named[column]
     return found
@@ -242,7 +242,7 @@ def _columns_of(url: str, kinds: Kinds) -> Columns:
     """
     options = options_of(url)
     for field, column in options.items():
-        if field != "separator" and column not in kinds:
+        if field not in DIALECT and column not in kinds:
             raise DataError(f"{url}: #{field}={column}: no such column; it has {', '.join(kinds)}")
     kinds = _renamed(kinds, options)
     named = {name for name, (kind, _) in kinds.items() if kind in ("bytes", "file", "none") and name in FILES}
@@ -375,7 +375,7 @@ def _packed(url: str, checksum: str) -> Table:
 
     Cells of CSV, TSV and text are columns of texts; a row of JSON lines may contain anything, and stays JSON.
     """
-    separator = options_of(url).get("separator")
+    dialect = dialect_of(url)
     fs, source = filesystem(url)
     file = Path(source) if isinstance(fs, LocalFileSystem) else url
     as_json = table_kind(url) == "jsonl"
@@ -383,7 +383,7 @@ def _packed(url: str, checksum: str) -> Table:
     def write(path: Path) -> None:
         blank = Blank()
         counts: dict[str, Counter[Kind]] = {}
-        rows = (row for _, row in read_table(file, separator=separator, left_out=blank))
+        rows = (row for _, row in read_table(file, **dialect, left_out=blank))
         if as_json:
             rows = ({_JSON: json.dumps(_counted(row, counts))} for row in rows)
         first = list(islice(rows, 1))
@@ -395,7 +395,7 @@ def _packed(url: str, checksum: str) -> Table:
             kinds = json.dumps(_kinds_of_counts(counts))
             out.add_key_value_metadata({_BLANK: f"{blank.lines} {blank.first}", _COLUMNS: kinds})
 
-    stamp = f"7 {split_options(url)[0]} {checksum} {separator}"  # 7: how rows are read, and the form of the file
+    stamp = f"8 {split_options(url)[0]} {checksum} {dialect}"  # 8: how rows are read, and the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
 
     def read(path: Path) -> Table:

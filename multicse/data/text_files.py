@@ -14,7 +14,6 @@ import json
 import math
 import re
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,14 +23,14 @@ from typing import Any
 
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError, did_you_mean
-from multicse.data.shard_urls import filesystem, is_gzipped, table_kind
+from multicse.data.shard_urls import filesystem, is_gzipped, options_of, split_options, table_kind
 
 SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\r?\n?")  # a first line that specifies the separator for Excel
 _QUOTED = re.compile(r'(^|[,;\t|])"(?:[^"]|"")*"')
-_NUMBER = re.compile(r"\s*(NA|[-+.\deE]*)\s*")  # R writes NA without marks
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # valid in JSON, not in UTF-8; as zero bytes, a sign of damage
 _NO_UTF8 = re.compile("[\udc80-\udcff]")  # decoded bytes that are not UTF-8
+_QUOTE = " (if they quote, name it .csv, or add #quoted=yes to its name)"
 _OTHER = {
     b"\x1f\x8b": "is compressed; add .gz to its name",
     b"BZh91AY&SY": "is compressed; decompress it (bunzip2)",
@@ -83,7 +82,12 @@ class Blank:
 
 
 def read_table(
-    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None, left_out: Blank | None = None
+    path: Path | str,
+    columns: Sequence[str] = (),
+    *,
+    separator: str | None = None,
+    quoted: bool | None = None,
+    left_out: Blank | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, according to its ending.
 
@@ -94,7 +98,7 @@ def read_table(
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path, left_out=left_out))
     if kind == "jsonl":
         return read_json(path, left_out)
-    return read_rows(path, columns, separator=separator, left_out=left_out)
+    return read_rows(path, columns, separator=separator, quoted=quoted, left_out=left_out)
 
 
 def read_json(path: Path | str, left_out: Blank | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -181,24 +185,29 @@ def read_rows(
         separator: Character between two cells. Default: a tab; in a ``.csv`` the separator in an Excel line ``sep=;``,
             otherwise the usual separator that occurs most often in the first row, outside quotation marks.
         quoted: Quotation marks enclose cells (which may contain separators and line ends). If False, they are text.
-            Default: True in a ``.csv``; in a ``.tsv`` True if every cell that starts with a mark is a quoted cell, and one
-            of them needs its marks or all cells but numbers have them.
+            Default: True in a ``.csv``, False in a ``.tsv``; then names of columns in marks, and cells that only a writer of
+            quoted cells writes, are errors.
         left_out: Blank lines are added to it.
 
     Raises:
         DataError: As `read_lines`; if the file is empty, a column is missing, a row has another length than the header,
-            marks are not quotation, or the rows of a TSV depend on whether marks are quotation.
+            marks are not quotation, or a TSV looks quoted.
     """
     csv.field_size_limit(limits.LINE)  # a text may be longer than csv's 128 kB
+    if isinstance(path, Path) and options_of(str(path)):
+        separator, quoted = dialect_of(str(path)).values()
+        path = Path(split_options(str(path))[0])
     kind = table_kind(str(path))
     separator = separator or (_separator(path) if kind == "csv" else "\t")
-    quoted = kind == "csv" or (kind == "tsv" and _is_quoted(path, separator)) if quoted is None else quoted
+    said, quoted = quoted is not None, kind == "csv" if quoted is None else quoted
     left_out = left_out or Blank()
     rows = _cells(path, separator, quoted, left_out)
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
         raise DataError(f"{path} is empty; its first line names the columns{among}")
+    if not (said or quoted) and all(cell[:1] == cell[-1:] == '"' for cell in header):
+        raise DataError(_unsaid(path, number, header[0]))
     header = [name or f"column{place}" for place, name in enumerate(header, 1)]
     wanted = [*columns, *([column for column in header if column in either] or either[:1])]
     for column in wanted or header:
@@ -209,14 +218,28 @@ def read_rows(
             raise DataError(f"{path}, line {number}: two columns have the name {column!r}; rename one")
     for number, cells in rows:
         if len(cells) == len(header):
+            if not (said or quoted) and (odd := next(filter(_looks_quoted, cells), None)) is not None:
+                raise DataError(_unsaid(path, number, odd))
             yield number, dict(zip(header, cells, strict=True))
         elif len(cells) == 1 and not cells[0].strip():
             left_out.add(number)
         else:
             raise DataError(
                 f"{path}, line {number}: {len(cells)} cells under {len(header)} columns, separated by {separator!r}; "
-                f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else 'text'}"
+                f"quotation marks are read as {'quoting, which cells with line ends need' if quoted else f'text{_QUOTE}'}"
             )
+
+
+def dialect_of(url: str) -> dict[str, Any]:
+    """Return the arguments `separator` and `quoted` of `read_rows` that the options of a URL name; others are None."""
+    options = options_of(url)
+    return {"separator": options.get("separator"), "quoted": {"yes": True, "no": False}.get(options.get("quoted", ""))}
+
+
+def _unsaid(path: Path | str, number: int, cell: str) -> str:
+    return (
+        f"{path}, line {number}: the cell {cell[:40]!r} looks quoted, and marks of a .tsv are text{_QUOTE}, else #quoted=no"
+    )
 
 
 def _list(names: Sequence[str]) -> str:
@@ -244,7 +267,7 @@ def _cells(path: Path | str, separator: str, quoted: bool, left_out: Blank | Non
     except csv.Error as error:
         raise DataError(
             f"{path}, line {before + 1}: {error}; quotation marks are read as "
-            f"{'quoting, and inside of it they are doubled' if quoted else 'text'}"
+            f"{'quoting, and inside of it they are doubled' if quoted else f'text{_QUOTE}'}"
         ) from error
 
 
@@ -257,50 +280,9 @@ def _separator(path: Path | str) -> str:
     return max(SEPARATORS, key=re.split(r"[\r\n]", header, maxsplit=1)[0].count)
 
 
-def _is_quoted(path: Path | str, separator: str) -> bool:
-    """Return whether the quotation marks of a TSV enclose cells. Some programs write text with marks unchanged.
-
-    If both are possible and give different rows, it raises a DataError.
-    """
-    if not any(line.startswith('"') or f'{separator}"' in line for _, line in _whole_lines(path)):
-        return False
-    try:
-        quoting, text = (_lengths(_cells(path, separator, quoted)) for quoted in (True, False))
-    except DataError:
-        return False
-    if len(quoting) == len(text) == 1 and quoting != text:
-        raise DataError(
-            f"{path} has {text.total():,} rows if its quotation marks are text, {quoting.total():,} if they quote. If they "
-            "quote, name it .csv (its separator is found); if they are text, double them and quote the cells"
-        )
-    return len(quoting) == 1 and _shows_quotation(path, separator)
-
-
-def _shows_quotation(path: Path | str, separator: str) -> bool:
-    """Return whether a TSV with the same number of cells either way contains signs of quotation.
-
-    The signs are a cell in marks that contains a mark, a separator or a line end, or is empty; and marks around all cells
-    but numbers. Otherwise parts of one set might be read differently.
-    """
-    if any(
-        re.search(rf"[\r\n{re.escape(separator)}]", cell) for _, cells in _cells(path, separator, True) for cell in cells
-    ):
-        return True
-    every = True
-    for cell in (cell for _, cells in _cells(path, separator, False) for cell in cells):
-        if cell.startswith('"'):
-            if cell == '""' or '""' in cell[1:-1]:
-                return True
-        elif not _NUMBER.fullmatch(cell):
-            every = False
-    return every
-
-
-def _lengths(rows: Iterator[tuple[int, list[str]]]) -> Counter[int]:
-    """Return the number of rows by their number of cells, without the blank lines that `read_rows` leaves out."""
-    counts = Counter(len(cells) if len(cells) > 1 or cells[0].strip() else 0 for _, cells in rows)
-    blank = counts.pop(0, 0)
-    return counts if max(counts, default=1) > 1 else counts + Counter({1: blank})
+def _looks_quoted(cell: str) -> bool:
+    """Return whether an empty text, or one with a mark, may be in quotation marks here."""
+    return len(cell) > 1 and cell[0] == cell[-1] == '"' and (len(cell) == 2 or '""' in cell[1:-1])
 
 
 def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, str]]:

@@ -350,7 +350,7 @@ def _fingerprint(place: Path, asked: Arguments) -> str:
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:
-    return folder / f"halves-{_fingerprint(asked.text, asked)}-{part}.tsv"
+    return folder / f"halves-{_fingerprint(asked.text, asked)}-{part}.csv"
 
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
@@ -370,7 +370,7 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
         folder.mkdir(parents=True, exist_ok=True)
         with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, "excel-tab", lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
+            csv.writer(file, lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
     places = count()
     return (draft for draft in _drafts(asked) if not isinstance(draft, UnpackedSample) or next(places) not in halves)
 

@@ -20,6 +20,7 @@ from multicse.data.pack import table_parts
 from multicse.data.shard_urls import expand, options_of
 from multicse.data.shards import ShardSet
 from multicse.data.text_files import read_lines, read_rows
+from tests.data.packing import samples
 
 Rows = list[list[str]]
 
@@ -51,24 +52,40 @@ def test_tables_from_the_field(content: str, rows: Rows) -> None:
     assert rows_of(content.encode(), "x.csv")[1:] == rows
 
 
-def test_a_blank_line_changes_no_quotation_of_a_tsv() -> None:
-    assert rows_of(b'"text"\t"n"\n"a\tb"\t"1"\n  \n', "x.tsv")[1:] == [["a\tb", "1"]]
+@pytest.mark.parametrize("first", ['"He left," she said.', '"Never."', '"unbalanced', 'an inch: 5"', '"', "'no'"])
+def test_marks_of_a_tsv_are_text(first: str) -> None:
+    assert rows_of(f"text\tn\n{first}\t1\n".encode(), "x.tsv")[1] == [first, "1"]
 
 
 @pytest.mark.parametrize(
-    ("content", "first"),
+    ("content", "line", "cell"),
     [
-        ('text\tn\n"He left," she said.\t1\n', '"He left," she said.'),
-        ('text\tn\n"Never."\t1\n', '"Never."'),
-        ('text\tn\n"So ""it"" is."\t1\n', 'So "it" is.'),
-        ('text\tn\n"one\ttwo"\t1\n', "one\ttwo"),
-        ('text\tn\n"one\ntwo"\t1\n', "one\ntwo"),
-        ('"text"\t"n"\n"Never."\t-1.5e3\n"Ever."\tNA\n', "Never."),
+        ('text\tn\n"So ""it"" is."\t1\n', 2, 'So "it" is.'),
+        ('text\tn\na\t1\n""\t1\n', 3, ""),
+        ('text\tn\n"one\ttwo"\t1\n', 2, "one\ttwo"),
+        ('text\tn\n"one\ntwo"\t1\n', 2, "one\ntwo"),
+        ('"text"\t"n"\n"Never."\t-1.5e3\n', 1, "Never."),
+        ('"text"\nNever.\n', 1, "Never."),
     ],
-    ids=["text", "text of whole cells", "marks", "separator", "line end", "all but numbers"],
+    ids=["marks", "empty", "separator", "line end", "all but numbers", "one column"],
 )
-def test_a_tsv_is_quoted_only_where_it_shows_it(content: str, first: str) -> None:
-    assert rows_of(content.encode(), "x.tsv")[1][0] == first
+def test_a_tsv_that_looks_quoted_is_told(content: str, line: int, cell: str, tmp_path: Path) -> None:
+    """Whether marks quote never depends on the content: the user specifies it by the ending or an option."""
+    with pytest.raises(DataError, match=rf"x\.tsv, line {line}: .*name it \.csv, or add #quoted=yes"):
+        rows_of(content.encode(), "x.tsv")
+    assert rows_of(content.replace("\t", ",").encode(), "x.csv")[-1][0] == cell.replace("\t", ",")
+    (tmp_path / "x.tsv").write_text(content)
+    assert samples(f"{tmp_path}/x.tsv#quoted=yes")[-1].fields["text"] == cell
+    assert [row["text"] for _, row in read_rows(tmp_path / "x.tsv#quoted=yes", ["text"])][-1] == cell
+
+
+def test_marks_are_text_where_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text('text\tn\n"So ""it"" is."\t1\n')
+    (tmp_path / "x.csv").write_text('text,n\n"So ""it"" is.",1\n')
+    for name in ("x.tsv", "x.csv"):
+        assert samples(f"{tmp_path}/{name}#quoted=no")[0].fields["text"] == '"So ""it"" is."'
+        with pytest.raises(DataError, match="quoted=maybe; write yes"):
+            samples(f"{tmp_path}/{name}#quoted=maybe")
 
 
 @pytest.mark.parametrize(

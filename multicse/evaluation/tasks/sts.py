@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import scipy  # its subpackages are imported lazily
 
+from multicse.data.shard_urls import file_name
 from multicse.data.text_files import read_cells, read_lines, read_rows, text_of
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
@@ -193,7 +194,7 @@ def pair_task(path: Path, gold: str = RATINGS) -> PairTask:
       task is named after the subset.
     * A folder of such SemEval files: all subsets, sorted by name.
     """
-    name = path.name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
+    name = file_name(path.name).removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
         name, pairs = match[1], _read_semeval(path.parent, (match[1],))
     elif path.is_dir():

@@ -211,7 +211,7 @@ class Written(NamedTuple):
     files: dict[str, str]
     """SHA-256 by file name."""
     run: str | None
-    """ID of the run that wrote it. None: of an earlier version, or of a trial of a sweep."""
+    """ID of the run that wrote it. None: of a trial of a sweep."""
     permanent: bool
     """Only ``--run.overwrite`` deletes it."""
 
@@ -220,7 +220,7 @@ class Owner(NamedTuple):
     """The run to which the checkpoints of a store belong."""
 
     run: str | None
-    """Its ID. None: of an earlier version."""
+    """Its ID. None: of a trial of a sweep, or unknown."""
     output: str
     """Its output folder."""
     host: str
@@ -231,8 +231,7 @@ class Store:
     """Checkpoints of a run, ``step-00000012`` and so on, in a folder or at a URL.
 
     A checkpoint is first written to a temporary folder, which is then renamed, or copied to the URL. It is complete if all
-    files match its manifest. Only checkpoints with the run's ID are read or removed, except that those of an earlier version
-    have none.
+    files match its manifest. Only checkpoints with the run's ID, or without one as in trials, are read or removed.
 
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
@@ -355,7 +354,7 @@ class Store:
     def owner(self) -> Owner | None:
         """Return the run that the checkpoints belong to, or None if there are none and no run has claimed the store.
 
-        If the store has no record of it, as of an earlier version, the latest checkpoint tells.
+        If the store has no record of it, the latest checkpoint tells.
         """
         try:
             with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
@@ -397,12 +396,7 @@ class Store:
         return self._known[step]
 
     def _read_manifest(self, step: int) -> Written:
-        found = _parsed(self._text(f"{name_of(step)}/{MANIFEST}"))
-        if found.run is None:  # an earlier version's manifest does not tell whether it is permanent
-            with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
-                every = json.loads(self._text(f"{name_of(step)}/{RECIPE}"))["run"]["keep_every"]
-                found = found._replace(permanent=found.permanent or step % every == 0)
-        return found
+        return _parsed(self._text(f"{name_of(step)}/{MANIFEST}"))
 
     def own(self) -> list[tuple[int, Written]]:
         """Return the steps and manifests of the run's checkpoints, and of those without an ID, the latest first."""
@@ -599,10 +593,8 @@ def _parsed(manifest: str) -> Written:
     """Return the content of a manifest. Raises ValueError if it is damaged."""
     content = json.loads(manifest)
     try:
-        if set(content) == set(Written._fields):
-            return Written(dict(content["files"]), content["run"], bool(content["permanent"]))
-        return Written(dict(content), None, permanent=False)  # an earlier version lists the files only
-    except (TypeError, ValueError) as error:
+        return Written(dict(content["files"]), content["run"], bool(content["permanent"]))
+    except (LookupError, TypeError, ValueError) as error:
         raise ValueError(f"the manifest is damaged: {error}") from None
 
 

@@ -167,7 +167,7 @@ class Output:
             # A copy of the folder has the same ID.
             copied = owner.output != str(self.folder) and record.read(Path(owner.output)).get(RUN) == owner.run
             ours = owner.run in known and not (self.recipe.run.storage and copied)
-        elif self.recipe.run.storage:  # the record was lost, with the folder or alone, or an earlier version wrote it
+        elif self.recipe.run.storage:  # the record was lost, with the folder or alone
             moved = owner.host in ("", socket.gethostname()) and owner.output and not Path(owner.output).exists()
             # With another record, it may be a new folder at the path of a folder that was moved: then nothing is deleted.
             starts_over = self.recipe.run.overwrite or self.recipe.run.resume == "never"
@@ -293,7 +293,7 @@ class Output:
         Args:
             run_id: Run to open.
             data: See `open_run`.
-            resumed: If `run_id` is None, open the MLflow run that has run's ID, or the key if an earlier version made it.
+            resumed: If `run_id` is None, open the MLflow run that has the run's ID.
         """
         recipe, key = self.recipe, key_of(self.recipe)
         if recipe.run.report_to == "none":
@@ -306,10 +306,7 @@ class Output:
         if run_id == self.store.run:  # not tracked until now
             run_id = None
         if run_id is None and resumed:
-            found = find_runs(uri, experiment, {RUN: tags[RUN]}) or [
-                one for one in find_runs(uri, experiment, {"key": key}) if RUN not in one.tags
-            ]
-            run_id = found[0].run_id if found else None
+            run_id = next((one.run_id for one in find_runs(uri, experiment, {RUN: tags[RUN]})), None)
         if run_id is not None:
             try:
                 return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)
@@ -343,8 +340,7 @@ class Output:
     def exported_files(self) -> list[str]:
         """Return the names of the exported files."""
         note, start = record.read(self.folder), f"{EXPORT}/"
-        now = [name.removeprefix(start) for name in note.get(record.FILES, ()) if name.startswith(start)]
-        return now or list(note.get(EXPORT, ()))  # of an earlier version
+        return [name.removeprefix(start) for name in note.get(record.FILES, ()) if name.startswith(start)]
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which marks the run as finished."""
@@ -360,10 +356,8 @@ class Output:
         runs = {*_runs(note), *([owner.run] if owner and owner.run else [])}
         for store in (self.store, Store(str(self.folder / CHECKPOINT))) if store_too else ():  # the second has downloads
             store.clear(runs, permanent=self.recipe.run.overwrite)
-        if note:
-            former = [SUMMARY, SKIPPED, *(f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))]  # of an earlier version
-            for name in note.get(record.FILES, ()) if RUN in note else former:
-                (self.folder / name).unlink(missing_ok=True)
+        for name in note.get(record.FILES, ()):
+            (self.folder / name).unlink(missing_ok=True)
         retire(self.journal)
         shutil.rmtree(self.folder / RAY, ignore_errors=True)
 

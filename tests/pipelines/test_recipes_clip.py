@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from multicse.pipelines import clap, cyclip
+from multicse.reproduction.reproduce import tables_of
 from multicse.reproduction.tables import small as small_scale
 from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import schedule_factor
@@ -167,6 +169,19 @@ def test_audio_is_evaluated_on_the_paper_s_splits() -> None:
     for key, split in splits.items():
         tasks = {column.partition("#")[0].removesuffix("?released=true") for column in TABLES[key].columns}
         assert tasks == {f"retrieval:shards/{split}"}
+
+
+def test_only_laion_s_rows_on_clotho_are_as_released() -> None:
+    """LAION released a script for pretrained towers on Clotho; all its rows have the batch and evaluation of this script."""
+    released = {
+        (key, row.label): recipe_of(row)
+        for key, table in tables_of("clip").items()
+        for row in table.rows
+        if row.label.startswith("CLAP") and row.label.endswith("as released")
+    }
+    assert {*released} == {("T5a", "CLAP, as released")} | {(key, "CLAP on Clotho, as released") for key in ("T7", "T11")}
+    for recipe in released.values():
+        assert difference(recipe, clap.RECIPES["released"]()) == {}
 
 
 @pytest.mark.parametrize("row", ["T14/CLIPn", "T13b/CyCLAPs"])

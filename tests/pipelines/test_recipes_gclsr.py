@@ -66,6 +66,14 @@ def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: 
     assert (table.columns, table.average) == (("sts12", "sts13", "sts14", "sts15"), True)
 
 
+@pytest.mark.parametrize("key", sorted(TABLES))
+def test_a_row_as_released_has_the_filters_of_the_released_code(key: str) -> None:
+    """A row with the paper's regions is not as released: the code's regions belong to its 640 filters."""
+    for row in reproduce.tables_of("gclsr")[key].rows:
+        if row.label.endswith("as released"):
+            holds(recipe_of(row), {"encoder.regions": [1, 1, 1, 6, 10, 15], "encoder.filters": 640})
+
+
 def test_a_decaying_predictor_has_the_learning_rate_of_the_encoder() -> None:
     """In Table 6, "Decay", the released scheduler gives both groups one learning rate, including the warm-up."""
     optim = recipe_of(TABLES["T6"].rows[0]).optim["text"]

@@ -275,6 +275,10 @@ def test_variants_of_a_row() -> None:
     assert found["opt2, as released"].reference == "SG-OPT, as released"
     assert found["opt2, repaired"].reference == found["x"].reference == f"SG-OPT, {both}"
     assert found["opt2, as released"].changes == {**sgbert.RELEASED, **own}
+    shared = in_variants([Row("x", "sgbert/bert-base", variants=("as released and repaired",))], None, ("sgbert",))
+    assert [(row.label, row.recipe, row.changes) for row in shared] == [
+        ("x, as released and repaired", "sgbert/bert-base", {})
+    ]
     assert found["SG, as released"].recipe is None and "released code has 2b rows" in (found["SG, as released"].lacks or "")
 
 

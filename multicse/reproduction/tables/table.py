@@ -53,7 +53,8 @@ class Row:
     reference: str | None = None
     """Label of the row that p values compare with. Default: the reference of the table."""
     variants: tuple[str, ...] = ()
-    """Variants of `variants.py` to show. Default: all variants of the pipeline."""
+    """Variants of `variants.py` to show, by default those of the table. Of "A and B", which differ in nothing that changes
+    the result, B is run."""
     sd: Numbers = ()
     """Published standard deviations, one per column."""
     lacks: str | None = None
@@ -98,7 +99,8 @@ class Table:
     figure: Literal["pairs", "augmentations", "circle"] | None = None
     """Figure of each model: a function of `reproduction/tables/model_figures.py`."""
     variants: bool = True
-    """Show rows of the paper's pipelines as printed, as released and repaired; False in figures."""
+    """Show rows of the paper's pipelines as printed, as released and repaired; False in figures. In a file, a list names the
+    variants of its rows."""
     open: str | None = None
     """Details that the paper does not specify, and the choice here, in one line."""
 
@@ -134,7 +136,9 @@ def _table(given: Mapping[str, Any]) -> Table:
     fields: dict[str, Any] = filled(given, {})
     if "measure" in given:
         fields["measure"] = getattr(measures, given["measure"])
-    fields["rows"] = tuple(_row(row, given.get("lacks")) for row in given["rows"])
+    shown = {} if isinstance(given["variants"], bool) else {"variants": given["variants"]}
+    fields["variants"] = bool(given["variants"])
+    fields["rows"] = tuple(_row(shown | row, given.get("lacks")) for row in given["rows"])
     fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
     fields["mini"] = fields.pop("small", None)
     for name in ("columns", "mini"):

@@ -47,10 +47,11 @@ def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
     module = registry.load(pipeline)
     recipes = module.RECIPES
     how: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for variant in row.variants or VARIANTS:
-        ending, constant = VARIANTS[variant]
+    for names in row.variants or VARIANTS:
+        shared = names.split(" and ")
+        ending, constant = VARIANTS[shared[-1]]
         if ending and name + ending in recipes:
-            how[variant] = name + ending, row.changes
+            how |= dict.fromkeys(shared, (name + ending, row.changes))
             continue
         given = recipes[name]().flat()
         settings = {
@@ -58,7 +59,7 @@ def _variants(row: Row, pipeline: str, name: str) -> dict[str, Row]:
             for pattern, value in getattr(module, constant, {}).items()
             for path in (fnmatch.filter(given, pattern) if "*" in pattern else [pattern])
         }
-        how[variant] = name, {**settings, **row.changes}
+        how |= dict.fromkeys(shared, (name, {**settings, **row.changes}))
     found: dict[str, Row] = {}
     for variant, (recipe, changes) in how.items():
         same = [other for other, one in how.items() if one == how[variant]]

@@ -97,6 +97,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     files = " ".join(given for kind, given in FILES.items() if kind in base.streams)
     return "\n".join(
         [
+            f"usage: {script} [RECIPE] [--SETTING VALUE ...]\n",
             f"{description}\n",
             f"Recipes (first argument; default: {registry.default(recipes)})",
             *(f"  {name:<{width}}{(make.__doc__ or '-').strip().splitlines()[0]}" for name, make in recipes.items()),

@@ -114,7 +114,7 @@ def test_every_command_has_its_help(reference: dict[str, str]) -> None:
     papers = sections[1]
     assert "--recipe runs/demo" in papers and "--run.epochs" not in papers, "their settings have a page"
     (pack,) = (section for section in sections if section.startswith("pack\n"))
-    assert pack.count("usage: multicse pack") == 6 and "--licence" in pack and "\x1b" not in pack
+    assert pack.count("usage: multicse pack") == 7 and "--licence" in pack and "\x1b" not in pack
     assert str(ROOT) not in reference["commands"]
 
 

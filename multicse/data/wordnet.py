@@ -1,4 +1,7 @@
-"""Synonyms and antonyms of English words, from WordNet's database files or from a small table of our own.
+"""Synonyms and antonyms of words, from a lexicon file of any language, WordNet's files or a small table of our own.
+
+A lexicon file is an SQLite database with one table, `sense`: word (in small letters), pos, spelling, and synonyms and
+antonyms as JSON. `write_lexicon` makes it; all processes of a machine share its pages.
 
 WordNet's files (formats: its manual pages wndb(5), senseidx(5), cntlist(5)) are memory-mapped and searched in place, so
 nothing is loaded and all processes of a machine share one copy.
@@ -6,15 +9,18 @@ nothing is loaded and all processes of a machine share one copy.
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import re
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, command
 
 Pos = Literal["n", "v", "a", "r"]
 """Noun, verb, adjective, adverb."""
@@ -143,6 +149,8 @@ class _Lines:
 class WordNetFiles:
     """WordNet's files, searched in place."""
 
+    rules, function_words = RULES, FUNCTION_WORDS
+
     def __init__(self, folder: Path) -> None:
         self._index = {pos: _Lines(folder / f"index.{name}") for pos, name in _FILES.items()}
         self._data = {pos: _Lines(folder / f"data.{name}") for pos, name in _FILES.items()}
@@ -234,17 +242,15 @@ class _Synset:
 class SmallTable:
     """Table with rows of part of speech, words and opposite words; see `SMALL`."""
 
+    rules, function_words = RULES, FUNCTION_WORDS
     exceptions: Mapping[Pos, Mapping[str, tuple[str, ...]]] = {}
 
     def __init__(self, text: str) -> None:
         self._senses: dict[tuple[str, str], list[Sense]] = {}
         for row in text.strip().splitlines():
             pos, *sides = (field.strip() for field in row.split("|"))
-            left, right = (side.split() for side in sides)
-            for words, others in ((left, right), (right, left)):
-                for word in words:
-                    synonyms = tuple(other for other in words if other != word)
-                    self._senses.setdefault((word, pos), []).append(Sense(word, synonyms, tuple(others), ()))
+            for sense in _senses(*(side.split() for side in sides)):
+                self._senses.setdefault((sense.spelling, pos), []).append(sense)
 
     def has(self, word: str, pos: Pos) -> bool:
         """Return True if the word can be this part of speech."""
@@ -257,6 +263,86 @@ class SmallTable:
     def uses(self, word: str) -> Mapping[str, int]:
         """Return nothing: the table does not count uses."""
         return {}
+
+
+def _senses(words: list[str], opposites: list[str]) -> Iterator[Sense]:
+    """Yield the meaning of each word of a group of synonyms, and of each word of the group of their antonyms."""
+    for group, others in ((words, opposites), (opposites, words)):
+        for word in group:
+            yield Sense(word, tuple(other for other in group if other != word), tuple(others), ())
+
+
+class LexiconFile:
+    """Lexicon file of any language. It contains base forms: no rules find the base form of another form."""
+
+    rules: Mapping[Pos, tuple[tuple[str, str], ...]] = {}
+    function_words: frozenset[str] = frozenset()
+    exceptions: Mapping[Pos, Mapping[str, tuple[str, ...]]] = {}
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            self.senses("", "n")
+        except sqlite3.Error as error:
+            made = f"make one from a thesaurus: {command('pack')} lexicon words.tsv --out words.sqlite"
+            raise DataError(f"{path} is not a lexicon ({error}); {made}") from None
+
+    def has(self, word: str, pos: Pos) -> bool:
+        """Return True if the word can be this part of speech."""
+        return bool(self.senses(word, pos))
+
+    def senses(self, word: str, pos: Pos) -> tuple[Sense, ...]:
+        """Return the meanings of the word as a part of speech, in the order of the thesaurus."""
+        query = "SELECT spelling, synonyms, antonyms FROM sense WHERE word = ? AND pos = ? ORDER BY rowid"
+        rows = self._database.execute(query, (word.encode("utf-8", "replace").decode(), pos))
+        found = ((spelling, json.loads(alike), json.loads(opposite)) for spelling, alike, opposite in rows)
+        return tuple(
+            Sense(spelling, tuple(alike), tuple(one for one in opposite if "_" not in one), ())
+            for spelling, alike, opposite in found
+        )
+
+    def uses(self, word: str) -> Mapping[str, int]:
+        """Return nothing: a thesaurus does not count uses."""
+        return {}
+
+
+def write_lexicon(rows: Iterable[tuple[str, Mapping[str, str]]], path: Path) -> int:
+    """Write a lexicon file, and return its number of words.
+
+    Args:
+        rows: Place, for messages, and columns of each meaning: `words`, synonyms of each other, and optionally `opposites`,
+            their antonyms, and `pos` (n, v, a or r, noun, verb, adjective, adverb; default: n). Commas separate words.
+        path: New file.
+
+    Raises:
+        DataError: If a row has no words or an unknown part of speech, or there are no rows.
+    """
+
+    def found() -> Iterator[tuple[str, str, str, str, str]]:
+        for place, row in rows:
+            pos = row.get("pos", "").strip() or "n"
+            sides = (row.get(name, "").split(",") for name in ("words", "opposites"))
+            words, opposites = (["_".join(word.split()) for word in side if word.strip()] for side in sides)
+            if pos not in POS or not words:
+                what = f"pos {pos!r} is none of {' '.join(POS)}" if words else "the column words is empty"
+                raise DataError(f"{place}: {what}; a row is a meaning: pos, words and opposites, with commas between words")
+            for sense in _senses(words, opposites):
+                yield sense.spelling.lower(), pos, sense.spelling, json.dumps(sense.synonyms), json.dumps(sense.direct)
+
+    scratch = path.with_name(f"{path.name}.partial")
+    scratch.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(scratch)) as database, database:
+            database.execute("CREATE TABLE sense (word TEXT, pos TEXT, spelling TEXT, synonyms TEXT, antonyms TEXT)")
+            database.executemany("INSERT INTO sense VALUES (?, ?, ?, ?, ?)", found())
+            database.execute("CREATE INDEX of_word ON sense (word, pos)")
+            count = int(database.execute("SELECT COUNT(DISTINCT word) FROM sense").fetchone()[0])
+        if not count:
+            raise DataError(f"{path.name}: the thesaurus has no rows; give another")
+        os.replace(scratch, path)
+        return count
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
@@ -276,7 +362,7 @@ class Lexicon:
     Parts of speech are n, v, a and r. None means all of them, commonest first if the source counts uses.
     """
 
-    def __init__(self, source: WordNetFiles | SmallTable, path: str) -> None:
+    def __init__(self, source: WordNetFiles | SmallTable | LexiconFile, path: str) -> None:
         self.path = path
         self._source = source
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
@@ -296,7 +382,7 @@ class Lexicon:
 
     def has(self, word: str, pos: Pos) -> bool:
         """Return True if a word in its base form can be this part of speech and is not a function word."""
-        return word.lower() not in FUNCTION_WORDS and self._source.has(word.lower(), pos)
+        return word.lower() not in self._source.function_words and self._source.has(word.lower(), pos)
 
     def replacements(self, word: str, pos: Pos | None) -> tuple[list[str], list[str]]:
         """Return the synonyms and antonyms, with its capitals, that can replace a word in its base form in a text.
@@ -315,7 +401,7 @@ class Lexicon:
         return _cased(synonyms, word), _cased(antonyms, word)
 
     def _find_replacements(self, word: str, pos: Pos | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        readings = self._readings(word, pos, common=True) if word not in FUNCTION_WORDS else []
+        readings = self._readings(word, pos, common=True) if word not in self._source.function_words else []
         synonyms: dict[str, None] = {}
         direct: dict[str, None] = {}
         indirect: dict[str, None] = {}
@@ -328,13 +414,13 @@ class Lexicon:
         return tuple(_without(synonyms, [word])), tuple(_without({**direct, **indirect}, [word, *synonyms]))
 
     def _lemmas(self, word: str, pos: Pos) -> list[str]:
-        """Return the possible base forms of a form: itself, and the forms by exceptions, otherwise by `RULES`."""
+        """Return the possible base forms of a form: itself, and the forms by exceptions, otherwise by the source's rules."""
         found, exceptions = [word], self._source.exceptions.get(pos, {})
         if word in exceptions:
             bases = exceptions[word]
             found += bases[:1] if bases[0] == word else bases  # like `wn`: "feed" is listed as feed and as a form of fee
         elif len(word) > 2 and not (pos == "n" and word.endswith("ss")):  # "be" is not a form of "b", nor "boss" of "bos"
-            detached = (word.removesuffix(end) + new for end, new in RULES[pos] if word.endswith(end))
+            detached = (word.removesuffix(end) + new for end, new in self._source.rules.get(pos, ()) if word.endswith(end))
             found += [base for base in detached if len(base) > 1]
         return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
 
@@ -352,7 +438,7 @@ class Lexicon:
 
 def _match_case(word: str, like: str) -> str | None:
     """Give a word the capitals of another word, or return None if these are irregular; capitals that it already has stay."""
-    if like.islower():
+    if like.islower() or (like.isalpha() and like == like.lower()):  # or a script without capitals
         return word
     if len(like) > 1 and like.isupper():
         return word.upper()
@@ -361,18 +447,24 @@ def _match_case(word: str, like: str) -> str | None:
 
 
 def open_lexicon(path: str | None = None) -> Lexicon:
-    """Open the lexicon of a folder of WordNet's database files, once per process.
+    """Open a lexicon, once per process.
 
     Args:
-        path: The folder, or the folder that contains it as ``dict``, or "small" for a table of some 200 words. If None, the
-            folder in the environment variable WNSEARCHDIR, otherwise ``dict`` in WNHOME, otherwise one of `FOLDERS`.
+        path: A lexicon file, or a folder of WordNet's database files, or the folder that contains it as ``dict``, or "small"
+            for a table of some 200 words. If None, the folder in the environment variable WNSEARCHDIR, otherwise ``dict`` in
+            WNHOME, otherwise one of `FOLDERS`.
     """
-    return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
+    if path == SMALL:
+        return _opened(SMALL)
+    file = Path(path) if path is not None and Path(path).is_file() else _folder(path)
+    return _opened(str(file.resolve()))
 
 
 @lru_cache(maxsize=4)
 def _opened(path: str) -> Lexicon:
-    return Lexicon(SmallTable(TABLE.read_text(encoding="utf-8")) if path == SMALL else WordNetFiles(Path(path)), path)
+    if path == SMALL:
+        return Lexicon(SmallTable(TABLE.read_text(encoding="utf-8")), path)
+    return Lexicon(LexiconFile(Path(path)) if Path(path).is_file() else WordNetFiles(Path(path)), path)
 
 
 def _folder(path: str | None) -> Path:
@@ -388,7 +480,8 @@ def _folder(path: str | None) -> Path:
     for candidate in folders:
         if (candidate.expanduser() / "index.noun").is_file():
             return candidate.expanduser()
-    raise DataError(f"WordNet not found in {where} (file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
+    other = f"or use a lexicon file ({command('pack')} lexicon), or the small table: {SMALL!r}"
+    raise DataError(f"WordNet not found in {where} (file index.noun): {INSTALL}; {other}")
 
 
 def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:

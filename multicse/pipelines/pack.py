@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -20,6 +20,7 @@ from multicse.data.pack import (
     files_of,
     folder_files,
     manifest_files,
+    named_rows,
     table_parts,
     table_rows,
     text_lines,
@@ -28,6 +29,8 @@ from multicse.data.shard_urls import table_kind
 from multicse.data.shard_writer import Form, Parts, Target, left_out_lines, pack, upload
 from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
+from multicse.data.text_files import text_of
+from multicse.data.wordnet import write_lexicon
 from multicse.pipelines import RULES
 
 
@@ -227,6 +230,31 @@ class Upload:
         return f"copied to {self.url}"
 
 
+@dataclass(frozen=True)
+class Lexicon:
+    """Make a lexicon of synonyms and antonyms from a thesaurus, for --streams.text.lexicon: any language."""
+
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="WORDS")]
+    """Table (.csv .tsv .jsonl) of meanings. The column words contains synonyms with commas between them; the columns
+    opposites (antonyms) and pos (n, v, a or r) may be missing."""
+    out: Path
+    """New file."""
+    overwrite: bool = False
+    """Replace the file."""
+
+    def run(self) -> str:
+        """Write the lexicon and return a message. Raises DataError for invalid input, or if the file exists."""
+        if self.out.exists() and not self.overwrite:
+            raise DataError(f"--out {self.out} exists; choose another file, or add --overwrite")
+        named = ((f"{self.file}, row {number}", row) for number, row in named_rows(self.file, ("words",)))
+        count = write_lexicon(((place, _texts(place, row)) for place, row in named), self.out)
+        return f"{self.out}: {count:,} words; read them with --streams.text.lexicon {self.out}"
+
+
+def _texts(place: str, row: dict[str, Any]) -> dict[str, str]:
+    return {name: text_of(row.get(name), f"{place}, {name}") for name in ("words", "opposites", "pos")}
+
+
 def report(packed: Manifest) -> str:
     """Return a summary of packed shards."""
     record = packed.record
@@ -241,8 +269,8 @@ def report(packed: Manifest) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code; 2 for invalid input."""
-    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
-        Text | Table | Images | Audio | Upload,
+    arguments: Text | Table | Images | Audio | Lexicon | Upload = tyro.cli(
+        Text | Table | Images | Audio | Lexicon | Upload,
         args=argv,
         registry=RULES,
         description="Pack texts, images or audio into WebDataset shards with a dataset.json next to them.",

@@ -75,8 +75,9 @@ class LexiconTextStream(TextStream):
     columns: tuple[Name] = ("txt",)
     """Field with the sentence."""
     lexicon: Annotated[str, Mark("place", ("small",))] | None = None
-    """Folder of WordNet's database files, or `small` for a table of some 200 words. If None, the environment variables
-    WNSEARCHDIR and WNHOME and the folders in which packages install WordNet are searched."""
+    """A lexicon file of `pack.py lexicon`, for any language, or a folder of WordNet's database files, or `small` for a table
+    of some 200 words. If None, the environment variables WNSEARCHDIR and WNHOME and the folders in which packages install
+    WordNet are searched."""
 
     @property
     def uses_lexicon(self) -> bool:

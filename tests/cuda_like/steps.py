@@ -18,7 +18,7 @@ ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # before the import of torch,
 
 import torch  # noqa: E402
 
-from multicse.trainers.engine.step import Stepper  # noqa: E402
+from multicse.trainers.engine.step import Meter, Stepper  # noqa: E402
 from tests.cuda_like import attention, device  # noqa: E402
 from tests.method_steps import ROWS, engine, first_batches, losses, smoke  # noqa: E402
 
@@ -38,10 +38,10 @@ def steps(name: str, precisions: list[str]) -> Iterator[tuple[str, Found]]:
     with made.streams as readers:
         for precision in precisions:
             recipe = made.recipe.replace("run.precision", precision)
-            stepper = Stepper(recipe, made.method, made.host, made.steps)
+            stepper, meter = Stepper(recipe, made.method, made.host, made.steps), Meter(readers, made.host)
             for _ in range(2 if step == 0 else 1):
                 before = device.RECORD.copy()
-                stepper(step, readers, made.meter)
+                stepper(step, readers, meter)
                 step += 1
                 made.method.after_step(step)
             events = [[*event, count] for event, count in (device.RECORD - before).items()]

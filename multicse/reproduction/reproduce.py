@@ -25,6 +25,7 @@ from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
 from multicse.pipelines import RULES
+from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
@@ -169,6 +170,7 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
     return curves(means, "", table.title) if table.draw == "curves" else weights(means)
 
 
+SMALL = Path(SMALL_ENCODER).name
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
 """Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
@@ -199,7 +201,7 @@ def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
 def _table_text(kept: Mapping[str, Any], style: str) -> str:
     """Render stored results as "text" or "markdown", with the verdicts of the table's claims."""
     table, rows, values = _read(kept)
-    text = f"{_head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
+    text = f"{_head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style, _marks(kept))}"
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
@@ -257,6 +259,46 @@ def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     return [known[label] for label in labels] if labels else list(table.rows)
 
 
+ENCODER = re.compile(r"\b(S|Ro|De)?BERTa?\b(?!')")
+
+
+def _marks(kept: Mapping[str, Any]) -> dict[str, str]:
+    """Return marks of labels of stored results: the encoder of the small scale, and selected untrained encoders."""
+    best: dict[str, list[int | None]] = {}
+    for result in kept["results"]:
+        best.setdefault(result["label"], []).append(result.get("best_step"))
+    marks = {}
+    for label, steps in best.items():
+        said = [SMALL] if kept["mini"] and ENCODER.search(label) else []
+        if 0 in steps:
+            said.append("best step 0" + (f": {steps.count(0)} of {len(steps)}" if any(steps) else ""))
+        if said:
+            marks[label] = f" [{', '.join(said)}]"
+    return marks
+
+
+def _explained(kept: Mapping[str, Any]) -> list[str]:
+    """Return lines with the meaning of the marks of stored results, and with their commits."""
+    lines, marks = [], _marks(kept)
+    if any(SMALL in mark for mark in marks.values()):
+        lines.append(
+            f"[{SMALL}]: the shipped encoder instead of the named one, so rows that differ in the encoder only are equal."
+        )
+    if selected := sum("best step 0" in mark for mark in marks.values()):
+        trained = {result["label"] for result in kept["results"] if "best_step" in result}
+        lines.append(f"[best step 0]: the untrained encoder was selected, in {selected} of {len(trained)} trained rows.")
+    commits: dict[str, list[str]] = {}
+    for label, commit in {one["label"]: one["commit"][:8] for one in kept["results"] if "commit" in one}.items():
+        commits.setdefault(commit, []).append(label)
+    first, *others = sorted(commits, key=lambda commit: -len(commits[commit])) or [""]
+    if others:
+        more = "; ".join(f"{commit}: {', '.join(repr(label) for label in commits[commit])}" for commit in others)
+        lines.append(f"Measured with several commits: {first}, except {more}.")
+    elif first:
+        lines.append(f"Measured with commit {first}.")
+    return lines
+
+
 def _head(table: Table, kept: Mapping[str, Any]) -> str:
     """Return the lines above a table: title, scale, seeds and open points."""
     lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
@@ -278,6 +320,7 @@ def _head(table: Table, kept: Mapping[str, Any]) -> str:
         lines.append("No row is trained.")
     if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
         lines[-1] += " Rows without ± are deterministic: measured once."
+    lines += _explained(kept)
     if table.open:
         lines.append(f"Not specified in the paper: {table.open}")
     return "\n".join(lines)

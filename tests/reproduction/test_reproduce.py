@@ -78,6 +78,37 @@ def test_pages_contain_the_stored_results() -> None:
             assert "recipe" not in result or {"seed", "run", "identity", "data", "rates"} < set(result)
 
 
+def test_pages_say_what_rows_are_not() -> None:
+    """Rows of the small scale name their encoder, untrained winners are marked, and several commits are listed."""
+    result = {"scores": {"lee": 1.0}, "commit": "a" * 40}
+    kept = {"paper": "sgbert", "table": "T1", "mini": True, "seeds": [1, 2], "columns": ["lee"]}
+    results = [
+        {**result, "label": "BERT-base SG", "best_step": 0},
+        {**result, "label": "BERT-base SG", "best_step": 5},
+        {**result, "label": "SimCSE", "best_step": 0, "commit": "b" * 40},
+        {**result, "label": "BERT's attention", "best_step": 7},
+    ]
+    marks = reproduce._marks(kept | {"results": results})
+    assert marks == {"BERT-base SG": " [small-bert-en, best step 0: 1 of 2]", "SimCSE": " [best step 0]"}
+    lines = reproduce._explained(kept | {"results": results})
+    assert [line.partition(":")[0] for line in lines] == [
+        "[small-bert-en]",
+        "[best step 0]",
+        "Measured with several commits",
+    ]
+    assert "2 of 3 trained rows" in lines[1] and lines[2].endswith("aaaaaaaa, except bbbbbbbb: 'SimCSE'.")
+
+
+def test_the_steps_on_the_page_are_those_of_the_stored_runs() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    (said,) = re.findall(
+        r"as (\d+) steps of SimCSE \(CLIP's table: as (\d+)\s+steps of CLIP\)", (folder / "results.md").read_text()
+    )
+    for paper, label, steps in (("nonlingcse", "SimCSE", said[0]), ("clip", "CLIP", said[1])):
+        results = json.loads((folder / f"evidence-{paper}.json").read_text())["results"]
+        assert {result["steps"] for result in results if result["label"] == label} == {int(steps)}
+
+
 def smallest(recipe: Recipe, offline: Offline) -> Recipe:
     return recipe.replace("run.max_steps", 2).replace("evaluation.eval_steps", 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,10 +19,18 @@ LEVEL = 0.05
 """Significance level of corrected p values."""
 
 
-def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
+def render(
+    table: Table,
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    values: Values,
+    style: str = "text",
+    marks: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Render a table with up to four lines per row: ours (mean ± sd), the paper's, the difference, p of a t-test over seeds.
 
     Published numbers are shown for columns of the paper, or for columns that replace them. `style` is "text" or "markdown".
+    `marks` are shown behind the labels of rows.
     """
     means = _with_average(values, columns, table.average)
     shown = [*columns, *([AVERAGE] if table.average and columns else [])]
@@ -32,12 +41,13 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
         names[AVERAGE] = f"{AVERAGE} of {len(columns)} (paper: of {len(table.columns)})"
     lines = [["", "", *(names.get(column, _short(column)) for column in shown)]]
     for row in rows:
+        label = row.label + marks.get(row.label, "")
         ours = {column: means.get(row.label, {}).get(column, []) for column in shown}
         paper = dict(zip(published, row.paper, strict=True)) if row.paper else {}
         if any(ours.values()):
-            lines.append([row.label, "ours", *(_mean(ours[column]) for column in shown)])
+            lines.append([label, "ours", *(_mean(ours[column]) for column in shown)])
         if any(paper.get(column) is not None for column in shown):
-            head = "" if any(ours.values()) else row.label
+            head = "" if any(ours.values()) else label
             sd = dict(zip(published, row.sd or [None] * len(published), strict=True))
             lines.append([head, "paper", *(_number(paper.get(column), sd.get(column)) for column in shown)])
             if any(ours.values()):
@@ -45,7 +55,7 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
                 numbers = (paper.get(column) if alike else None for column, alike in zip(shown, same, strict=True))
                 lines.append(["", "difference", *(map(_difference, (ours[column] for column in shown), numbers))])
         elif not any(ours.values()):
-            lines.append([row.label, "", *("-" for _ in shown)])
+            lines.append([label, "", *("-" for _ in shown)])
         against = row.reference or table.reference
         reference = means.get(against or "", {})
         if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:

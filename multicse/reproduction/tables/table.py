@@ -53,8 +53,8 @@ class Row:
     reference: str | None = None
     """Label of the row that p values compare with. Default: the reference of the table."""
     variants: tuple[str, ...] = ()
-    """Variants of `variants.py` to show, by default those of the table. Of "A and B", which differ in nothing that changes
-    the result, B is run."""
+    """Variants of `variants.py` to show, by default those of the table. "A and B" is one row, run as B, for
+    variants without a difference in the result."""
     sd: Numbers = ()
     """Published standard deviations, one per column."""
     lacks: str | None = None

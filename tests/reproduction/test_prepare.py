@@ -77,7 +77,10 @@ def test_ten_thousand_sentences_are_drawn_the_same_every_time(tmp_path: Path) ->
     assert run("wiki1m", "--source", tmp_path, "--out", tmp_path) == 0
     drawn = [sample.fields["txt"] for sample in samples(tmp_path / "shards" / "wiki10k")]
     assert len(set(drawn)) == 10_000
-    assert hashlib.sha256("".join(drawn).encode()).hexdigest() == "3fd68e4a38464420c44a98ec7d4eeb5e35441dd5b9039353fbb7c4a601fc0c5a"
+    assert (
+        hashlib.sha256("".join(drawn).encode()).hexdigest()
+        == "3fd68e4a38464420c44a98ec7d4eeb5e35441dd5b9039353fbb7c4a601fc0c5a"
+    )
     put(tmp_path / "few", {"wiki1m_for_simcse.txt": "one\n"})
     assert run("wiki1m", "--source", tmp_path / "few", "--out", tmp_path / "c") == 2
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import string
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from ray import tune
+from safetensors import safe_open
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import FreshEncoder
@@ -23,6 +28,7 @@ from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.space import SearchSpace
 
 DECODERS = ("bert", "camembert", "roberta", "xlm-roberta")  # model types
+PUNCTUATION = re.compile(rf"[Ġ▁].*|[{re.escape(string.punctuation)}]+")
 
 
 class TSDAEConfig(FreshStartConfig):
@@ -67,6 +73,7 @@ class TSDAE(Method):
         self.transform = word_transform(encoder.hidden_size)
         self.bias = nn.Parameter(torch.zeros(encoder.model.get_input_embeddings().num_embeddings))
         self.register_buffer("continues", continuations(encoder.tokenizer), persistent=False)
+        load_head(self, encoder)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``loss``, the sum over the tokens of each sentence, and the number of tokens ``count``, (B,)."""
@@ -89,6 +96,33 @@ class TSDAE(Method):
         """Return the loss ``reconstruction``, the mean over the tokens of all workers."""
         sums = features["text"]
         return StepOutput({"reconstruction": sums["loss"].sum() * world_size() / gather(sums["count"]).sum().clamp_min(1)})
+
+
+HEADS = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+ROBERTA_HEADS = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
+"""Names in checkpoints of BERT and of RoBERTa: linear map and norm before the softmax, and the bias of the vocabulary."""
+
+
+def load_head(method: TSDAE, encoder: TextEncoder) -> None:
+    """Load the head of masked language modelling from the encoder's checkpoint, if it has one; otherwise it is new."""
+    file = Path(encoder.path or "") / "model.safetensors"
+    if not file.is_file():
+        return
+    with safe_open(file, "pt") as tensors:
+        keys = list(tensors.keys())
+        found = {
+            key.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): key
+            for key in keys
+        }
+        for names, activation in ((HEADS, encoder.config.hidden_act), (ROBERTA_HEADS, "gelu")):
+            dense, norm, bias = names
+            if not {f"{dense}.weight", f"{norm}.weight", bias} <= found.keys():
+                continue
+            linear, _, scale = method.transform
+            for module, name in ((linear, dense), (scale, norm)):
+                module.load_state_dict({end: tensors.get_tensor(found[f"{name}.{end}"]) for end in ("weight", "bias")})
+            method.bias.data.copy_(tensors.get_tensor(found[bias]))
+            method.transform[1], scale.eps = ACT2FN[activation], encoder.config.layer_norm_eps
 
 
 class Memory(nn.Module):
@@ -117,10 +151,13 @@ class Memory(nn.Module):
 
 
 def continuations(tokenizer: Any) -> Tensor:
-    """Return for each piece of a vocabulary if it continues a word, (V,): ``##`` of WordPiece, or no ``Ġ`` or ``▁``."""
+    """Return for each piece of a vocabulary if it continues a word, (V,): ``##`` of WordPiece, or no ``Ġ`` or ``▁``.
+
+    A piece of punctuation is a word of its own with both, as BERT's tokenizer splits it, and NLTK's in the authors' code.
+    """
     pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     inside, first = ([piece.startswith(marks) for piece in pieces] for marks in (("##",), ("Ġ", "▁")))
-    return torch.tensor(inside if sum(inside) >= sum(first) else [not starts for starts in first])
+    return torch.tensor(inside if sum(inside) >= sum(first) else [PUNCTUATION.fullmatch(piece) is None for piece in pieces])
 
 
 def delete_words(ids: Tensor, mask: Tensor, continues: Tensor, probability: float, pad: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""UML (Gupta et al., 2025): text and images that are not paired alternate through the same transformer layers.
+"""UML (Gupta et al., 2025): text and images that are not paired pass through the same transformer layers.
 
 Each modality has its own embedding of inputs, its own decoder and its own objective. Here text is contrasted as in SimCSE;
 of an image, the pixels of masked patches are predicted from the other patches. Only the text encoder is exported.
@@ -23,7 +23,6 @@ from multicse.trainers.nonling import ImagePatchesConfig
 from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 from multicse.trainers.tuning.space import SearchSpace
-from multicse.tune_spaces import nonling
 
 
 class UMLImageConfig(ImagePatchesConfig):
@@ -32,7 +31,7 @@ class UMLImageConfig(ImagePatchesConfig):
     masked: float = Field(0.6, gt=0, lt=1)
     """Share of patches that are masked and predicted."""
     weight: float = Field(1.0, gt=0)
-    """Weight of the loss (alpha). Without `summed` it has almost no effect, since AdamW is scale-invariant."""
+    """Weight of the loss (alpha). If the modalities alternate, it has almost no effect, since AdamW is scale-invariant."""
 
 
 class UMLConfig(MethodConfig):
@@ -46,9 +45,9 @@ class UMLConfig(MethodConfig):
     """Settings of the text update."""
     image: UMLImageConfig = UMLImageConfig()
     """Settings of the image update."""
-    summed: bool = False
+    summed: bool = True
     """Sum both losses in one update, as in the authors' code for self-supervised training. If False, the modalities
-    alternate, each with its own optimizer."""
+    alternate, as in the abstract, each with its own optimizer."""
 
     def updates(self) -> dict[str, tuple[str, ...]]:
         """Return an update of images followed by one of text, or a single one if `summed`."""
@@ -121,11 +120,14 @@ class UML(SimCSE):
         return self.sentence_encoder.outputs(patches=self.patches(visible)).tokens[:, 1:]
 
 
-SUMMED = {"method.summed": True, "optim": {"image+text": OptimConfig(lr=3e-5)}}
+ALTERNATING = {
+    "method.summed": False,
+    "optim": {"text": OptimConfig(lr=3e-5), "image": OptimConfig(lr=1e-6, schedule="cosine")},
+}
 
 
 def bert_base() -> Recipe:
-    """Train BERT-base on one million sentences, batch 64, lr 3e-5, and images of 60 classes, batch 48, lr 1e-6."""
+    """Train BERT-base on one million sentences, batch 64, and images of 60 classes, batch 48; one optimizer, lr 3e-5."""
     return Recipe(
         name="uml/bert-base",
         method=UMLConfig(image=UMLImageConfig(path="auto")),
@@ -134,7 +136,7 @@ def bert_base() -> Recipe:
             "text": parts.wiki(64),
             "image": ImageStream(shards="shards/imagenet60", batch_size=48, n_views=1, label=None),
         },
-        optim={"text": OptimConfig(lr=3e-5), "image": OptimConfig(lr=1e-6, schedule="cosine")},
+        optim={"image+text": OptimConfig(lr=3e-5)},
         evaluation=parts.STS,
         run=parts.paper_run("uml/bert-base"),
     )
@@ -146,25 +148,34 @@ def demo() -> Recipe:
         "uml",
         UMLConfig(text=parts.SMALL_TEXT, image=UMLImageConfig(image_size=32, patch_size=8)),
         {"text": parts.offline_text(64), "image": parts.offline_digits(n_views=1, label=None)},
-        {"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1.5e-5, schedule="cosine")},
+        {"image+text": parts.SMALL_OPTIM},
         steps=200,
         every=50,
     )
 
 
 smoke = parts.smoke_of(demo)
+DEMO_ALTERNATING = {
+    "method.summed": False,
+    "optim": {"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1.5e-5, schedule="cosine")},
+}
 
 RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    **parts.rows(bert_base, {"bert-base-summed": ("BERT-base with one update on the sum of both losses.", SUMMED)}),
+    **parts.rows(demo, {"demo-alternating": ("As demo; images alternate with text.", DEMO_ALTERNATING)}),
+    **parts.rows(bert_base, {"bert-base-alternating": ("BERT-base; images alternate with text, lr 1e-6.", ALTERNATING)}),
 }
 
 wide: SearchSpace = {
-    "optim.image.lr": tune.loguniform(1e-7, 1e-4),
-    "optim.text.lr": tune.loguniform(1e-6, 1e-3),
+    "optim.image+text.lr": tune.loguniform(1e-6, 1e-3),
+    "method.image.weight": tune.loguniform(0.01, 10.0),
     "method.text.temperature": tune.loguniform(0.02, 0.5),
     "method.image.masked": tune.uniform(0.3, 0.9),
 }
-SPACES = {"text": nonling.text, "wide": wide}
+text: SearchSpace = {
+    "streams.text.batch_size": tune.grid_search([64, 128, 256]),
+    "optim.image+text.lr": tune.grid_search([1e-5, 2e-5, 3e-5]),
+}
+SPACES = {"text": text, "wide": wide}

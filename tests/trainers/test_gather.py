@@ -228,7 +228,7 @@ RANDOM = {
     "sg": SGBERTConfig(loss="sg", temperature=0.1),
     "mlm": MaskedLMConfig(),
     "tsdae": TSDAE.TSDAEConfig(),
-    "uml": UML.UMLConfig(image=UML.UMLImageConfig(image_size=8, patch_size=4), summed=True),
+    "uml": UML.UMLConfig(image=UML.UMLImageConfig(image_size=8, patch_size=4)),
 }
 
 

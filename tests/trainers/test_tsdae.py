@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
-from transformers import BertConfig, BertLMHeadModel, DistilBertConfig, RobertaConfig
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    DistilBertConfig,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from tests.models import tiny_encoder
 from tests.small import example
@@ -125,7 +132,8 @@ def test_deleted_words_in_a_loop() -> None:
     ("pieces", "wanted"),
     [
         (["[CLS]", "dog", "##s", "▁"], [False, False, True, False]),
-        (["<s>", "▁a", "▁b", "s", "##"], [True, False, False, True, True]),
+        (["<s>", "▁a", "▁b", "s", "##"], [True, False, False, True, False]),
+        (["Ġa", "n", ".", "?!", "'s", "Ġ,"], [False, True, False, False, True, False]),
     ],
 )
 def test_pieces_that_continue_a_word(pieces: list[str], wanted: list[bool]) -> None:
@@ -155,6 +163,32 @@ def test_layers_of_roberta_decode() -> None:
     torch.testing.assert_close(whole, alone)
     shorter = batch.replace(**{name: tensor[..., :5] for name, tensor in batch.tensors.items()})
     assert not torch.allclose(whole, method.encode("text", shorter)["loss"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(BertForMaskedLM, BertConfig), (RobertaForMaskedLM, RobertaConfig)], ids=["bert", "roberta"]
+)
+@pytest.mark.parametrize("old", [False, True])
+def test_the_head_of_a_masked_language_model_is_loaded(kind: Any, config: Any, old: bool, tmp_path: Path) -> None:
+    """With a checkpoint's head, the method's logits of states are the model's; old files call the norm's weight gamma."""
+    encoder = tiny_encoder.encoder(config=config(**{**tiny_encoder.bert_config(0.0).to_dict(), "hidden_act": "gelu"}))
+    torch.manual_seed(5)
+    model = kind(encoder.config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    if old:
+        renamed = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in load_file(file).items()}
+        save_file(renamed, file)
+    encoder.path = str(tmp_path)
+    encoder.model.load_state_dict(model.base_model.state_dict(), strict=False)
+    method, states = TSDAEConfig().build(encoder).eval(), torch.randn(3, 16)
+    logits = method.transform(states) @ encoder.model.get_input_embeddings().weight.T + method.bias
+    head = model.cls if kind is BertForMaskedLM else model.lm_head
+    torch.testing.assert_close(logits, head(states))
+    encoder.path = str(tmp_path / "no-weights")
+    assert not TSDAEConfig().build(encoder).bias.any()
 
 
 def test_other_models_are_refused() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import CLIPTextConfig, PretrainedConfig
 
+from multicse.trainers.engine.checks import check_settings
 from tests.models import tiny_encoder
 from tests.small import example
 
@@ -64,11 +65,22 @@ def test_images_and_text_share_the_layers_only() -> None:
 
 
 def test_updates_alternate_or_are_summed() -> None:
-    assert [*UMLConfig().updates().values()] == [("image",), ("text",)]
-    assert [*UMLConfig(summed=True).updates().values()] == [("image", "text")]
-    method, image = made(summed=True), tiny_encoder.image_batch(4)
+    assert [*UMLConfig(summed=False).updates().values()] == [("image",), ("text",)]
+    assert [*UMLConfig().updates().values()] == [("image", "text")]
+    method, image = made(), tiny_encoder.image_batch(4)
     batches = {"image": image.replace(image=image["image"].double()), "text": tiny_encoder.text_batch(4)}
     assert {*method(batches).losses} == {"image", "text"} and method.loss_weights == {"image": 1.0}
+
+
+@pytest.mark.parametrize("name", recipes.RECIPES)
+def test_one_optimizer_unless_the_modalities_alternate(name: str) -> None:
+    """The authors' code has one optimizer and one learning rate for all parameters; the abstract's form has one each."""
+    recipe = recipes.RECIPES[name]()
+    alternates = name.endswith("alternating")
+    assert {*recipe.optim} == ({"text", "image"} if alternates else {"image+text"})
+    assert not any(optim.groups for optim in recipe.optim.values())
+    assert recipe.method.summed != alternates
+    check_settings(recipe)
 
 
 @pytest.mark.parametrize(

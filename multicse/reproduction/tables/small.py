@@ -83,8 +83,10 @@ def nonlingcse(recipe: Recipe, offline: Offline) -> Recipe:
 
     Settings that differ between rows are kept: variant, losses, supervision, noise, language, mix-up and masks.
     """
-    demo: Recipe = pipeline_of(recipe.paper).RECIPES["demo"]()
-    given, small = recipe.flat(), demo.flat()
+    given = recipe.flat()
+    kind = "demo-alternating" if given.get("method.summed") is False and recipe.paper == "uml" else "demo"
+    demo: Recipe = pipeline_of(recipe.paper).RECIPES[kind]()
+    small = demo.flat()
     own: dict[str, Any] = {}
     if given.get("method.supervised") or given.get("method.text.supervised"):
         own = {"streams.text": parts.nli(64), "run.epochs": recipe.run.epochs}

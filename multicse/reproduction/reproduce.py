@@ -126,8 +126,8 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
     seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
     if arguments.dry_run:
         trained, untrained = ([row for row in rows if getattr(row, kind)] for kind in ("recipe", "model"))
-        times = sum(len(seeds) if runs.is_seeded(row, table) else 1 for row in untrained)
-        work = f"{len(trained) * len(seeds)} runs of {len(trained)} rows, {times} evaluations of untrained models"
+        times = sum(len(seeds or (0,)) if runs.is_seeded(row, table) else 1 for row in untrained)
+        work = f"{len(trained) * len(seeds or (0,))} runs of {len(trained)} rows, {times} evaluations of untrained models"
         print(f"{paper} {key}: {'nothing to run' if runs.is_list(rows) else work}")
         print("".join(f"  not run: {note}\n" for note in notes(rows)), end="")
         print("".join(f"  missing: {lack}\n" for lack in runs.missing(table, paper, scale, rows)), end="")
@@ -178,7 +178,12 @@ EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
 
 
 def _kept(
-    paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
+    paper: str,
+    key: str,
+    table: Table,
+    scale: runs.Scale,
+    seeds: tuple[int, ...] | None,
+    results: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Collect the results for rendering: every score with its run, commit and data, without local paths."""
     columns = runs.columns_of(table, scale)
@@ -188,6 +193,7 @@ def _kept(
         {field: result[field] for field in KEPT if field in result} | {"scores": of}
         for result, of in zip(results, scores, strict=True)
     ]
+    seeds = seeds or tuple(sorted({result["seed"] for result in results if "seed" in result}))
     return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
 
 

@@ -294,6 +294,30 @@ def test_rows_that_a_seed_changes() -> None:
     assert not any(runs.is_seeded(row, transfer) for row in transfer.rows if row.model)
 
 
+def test_rows_without_seeds_of_the_paper_have_the_seed_of_their_code() -> None:
+    """GCLSR's code has seed 2, LAION's script 3407; a table with seeds has them in all rows."""
+    for paper, key, label, seed in (
+        ("gclsr", "T4", "64, as released", 2),
+        ("clip", "T5a", "CLAP, as released", 3407),
+        ("gclsr", "T2", "BERT base-flow", 0),
+    ):
+        table = reproduce.tables_of(paper)[key]
+        (row,) = (row for row in table.rows if row.label == label)
+        assert table.seeds is None and runs.seeds_of(row, None) == (seed,) and runs.seeds_of(row, (5, 6)) == (5, 6)
+
+
+def test_figure_2c_shows_the_models_of_table_5b(tmp_path: Path) -> None:
+    tables, scale = reproduce.tables_of("clip"), runs.Scale(tmp_path, tmp_path)
+    shown, measured = (
+        {
+            tuple(one.identity() for one in ([recipe, *runs.candidates_of(recipe, tables[key], scale).values()]))
+            for recipe in (runs.recipe_of(row) for row in tables[key].rows if not row.label.endswith("as printed"))
+        }
+        for key in ("F2c", "T5b")
+    )
+    assert shown == measured and len(shown) == 4
+
+
 def test_variants_of_a_row() -> None:
     """Equal variants share a row, each is compared with the same variant, and a rejected variant shows the reason."""
     own = {"method.loss": "opt2"}
@@ -320,7 +344,9 @@ def test_a_dry_run_of_all_tables_counts_and_runs_nothing(tmp_path: Path, capsys:
     lines = capsys.readouterr().out.splitlines()
     assert sum(not line.startswith(" ") for line in lines) == sum(len(reproduce.tables_of(p)) for p in reproduce.PAPERS)
     assert "sgbert T10: 16 runs of 2 rows, 8 evaluations of untrained models" in lines
-    assert lines[lines.index("sgbert T8: nothing to run") + 1].startswith("  not run: Evaluation step, Epoch, ")
+    assert lines[lines.index("sgbert T8: nothing to run") + 1].startswith(
+        "  not run: Random seed: 1 2 3 4 1234 2345 3456 7890, Evaluation step, "
+    )
     assert not (tmp_path / "out").exists()
 
 

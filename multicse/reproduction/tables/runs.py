@@ -150,14 +150,14 @@ def _check_model(spec: str) -> None:
 
 
 def results(
-    table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+    table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int] | None, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Run each row with each seed, deterministic rows once; `say` is called with a line of progress before each run.
+    """Run each row with each seed, or with its own; deterministic rows once. `say` gets a line of progress before each run.
 
     Returns:
         One stored result per row and seed: label, scores, recipe and provenance.
     """
-    asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
+    asked = [(row, seeds_of(row, seeds) if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
     found = []
     start = time.monotonic()
@@ -166,6 +166,11 @@ def results(
         say(f"{place} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
         found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
     return found
+
+
+def seeds_of(row: Row, seeds: Sequence[int] | None) -> Sequence[int]:
+    """Return the seeds of a row; if there are none, the seed of its recipe."""
+    return seeds or (recipe_of(row).run.seed if row.recipe else 0,)
 
 
 def is_seeded(row: Row, table: Table) -> bool:

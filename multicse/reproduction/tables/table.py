@@ -76,8 +76,8 @@ class Table:
     """Show the mean of the columns in a last column; `Row.paper` then has one more number."""
     reference: str | None = None
     """Label of the row that p values compare with."""
-    seeds: int | tuple[int, ...] = 1
-    """Number of runs per row in the paper, or their seeds."""
+    seeds: int | tuple[int, ...] | None = None
+    """Number of runs per row in the paper, or their seeds. Default: one run with the seed of the row's recipe."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Protocol of classifiers, as in `evaluate.py --protocol`; `hidden` as in `evaluate.py --hidden`."""
     hidden: int = 0

@@ -54,7 +54,7 @@ PAPERS["run"] = (
     "smoke",
     "scratch",
     "bert-base",
-    "bert-base-summed",
+    "bert-base-alternating",
     "bert-base-plain-negatives",
     "bert-base-dimensions",
 )

@@ -238,9 +238,9 @@ class Lexicon:
     """Table (.csv .tsv .jsonl) of meanings. The column words contains synonyms with commas between them; the columns
     opposites (antonyms) and pos (n, v, a or r) may be missing."""
     out: Path
-    """New file."""
+    """Path of the new file, for example words.sqlite."""
     overwrite: bool = False
-    """Replace the file."""
+    """Replace the file if it exists."""
 
     def run(self) -> str:
         """Write the lexicon and return a message. Raises DataError for invalid input, or if the file exists."""

@@ -133,6 +133,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "queries.txt": "\n".join(sentences[:3]),
         "captions.de.txt": text,
         "reviews.csv": "id,body\n" + "".join(f"{i},{s}\n" for i, s in enumerate(sentences)),
+        "words.csv": 'words,opposites,pos\n"reader, lector",writer,n\n"pages, leaves",covers,n\n',
         "nli.csv": "sent0,sent1,hard_neg\n" + "".join(f"{s},{s},\n" for s in sentences),
         "clips.csv": "file,speaker\n" + "".join(f"recordings/{i}.wav,{i % 2}\n" for i in range(60)),
         **{f"recordings/{i}.wav": sound(rng.normal(0, 0.1, 9000)) for i in range(60)},

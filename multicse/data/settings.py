@@ -38,7 +38,7 @@ Name = Annotated[str, AfterValidator(_no_blank)]
 
 
 class Mark(NamedTuple):
-    """What a setting names: everything that treats paths, tasks or resources alike finds them by their marks (`marked`)."""
+    """Kind of object that a setting refers to: a path, a task or a resource. `marked` finds settings by their kind."""
 
     kind: Literal["place", "shards", "task", "machine"]
     words: tuple[str, ...] = ()

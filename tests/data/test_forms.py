@@ -1,4 +1,4 @@
-"""The same rows in every form are the same samples: by number, in any order, as a stream and packed again."""
+"""Equal rows in all file formats give equal samples: by number, in any order, as a stream, and packed again."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_marks_of_a_tsv_are_text(first: str) -> None:
     ids=["marks", "empty", "separator", "line end", "all but numbers", "one column"],
 )
 def test_a_tsv_that_looks_quoted_is_told(content: str, line: int, cell: str, tmp_path: Path) -> None:
-    """Whether marks quote never depends on the content: the user specifies it by the ending or an option."""
+    """The file extension or an option determines the quoting, never the content."""
     with pytest.raises(DataError, match=rf"x\.tsv, line {line}: .*name it \.csv, or add #quoted=yes"):
         rows_of(content.encode(), "x.tsv")
     assert rows_of(content.replace("\t", ",").encode(), "x.csv")[-1][0] == cell.replace("\t", ",")

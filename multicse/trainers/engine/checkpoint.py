@@ -354,7 +354,7 @@ class Store:
     def owner(self) -> Owner | None:
         """Return the run that the checkpoints belong to, or None if there are none and no run has claimed the store.
 
-        If the store has no record of it, the latest checkpoint tells.
+        If the store has no record of it, it is read from the latest checkpoint.
         """
         try:
             with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):

@@ -85,7 +85,7 @@ class Engine:
             "meter": self.meter,
             **{f"optimizer of {update}": optimizer for update, optimizer in self.stepper.optimizers.items()},
         }
-        """What a checkpoint contains besides weights: `state_dict` and `load_state_dict` are called on all ranks."""
+        """Parts of a checkpoint besides the weights; `state_dict` and `load_state_dict` are called on all ranks."""
         self.step, self.done = 0, False
         self.rescued: Path | None = None
         """Folder of the last checkpoint if its store did not take it."""

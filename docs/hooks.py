@@ -198,14 +198,17 @@ def source(module: str) -> griffe.Module:
 
 def tasks() -> str:
     """Return the names of tasks, and the kinds of tasks on a user's own data."""
+    from multicse import plugins
     from multicse.evaluation import registry
 
     names = [name for name in registry.known() if not name.endswith(registry.GEOMETRY)]
     rows = [(f"`{name}`", "yes" if registry.is_development(name) else "") for name in names]
-    groups = [(f"`{name}`", " ".join(f"`{member}`" for member in members)) for name, members in registry.GROUPS.items()]
+    groups = [
+        (f"`{name}`", " ".join(f"`{member}`" for member in members)) for name, members in plugins.every("group").items()
+    ]
     kinds = [
         (f"`{name}:PLACE`", one.about, " ".join(f"`{option}`" for option in one.options))
-        for name, one in registry.KINDS.items()
+        for name, one in registry.kinds().items()
     ]
     return "\n\n".join(
         [

@@ -4,7 +4,6 @@ The functions in `__all__` are imported when they are first used, so that ``impo
 code is imported as ``multicse.PACKAGE.MODULE``. docs/reference/python.md describes the Python API.
 """
 
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +30,3 @@ def clone() -> Path | None:
     """Return the folder of the clone that contains this package, or None for an installed copy."""
     folder = Path(__file__).resolve().parents[1]
     return folder if (folder / "pipelines").is_dir() else None
-
-
-def plugin_packages() -> list[Path]:
-    """Return the folders of packages that contain a ``plugin.py``: no other package imports them."""
-    return sorted(file.parent for place in __path__ for file in Path(place).glob("*/plugin.py"))
-
-
-@cache
-def load_plugins() -> None:
-    """Import the module ``plugin`` of these packages, which registers their tasks, encoders and figures."""
-    for package in plugin_packages():
-        import_module(f"{__name__}.{package.name}.plugin")

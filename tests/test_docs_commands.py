@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import tyro
 
+from multicse import plugins
 from multicse.evaluation import registry as tasks
 from multicse.pipelines import cli, mine, registry, visualcse
 from multicse.pipelines.run import VERBS
@@ -162,7 +163,7 @@ def multicse(words: list[str], tmp_path: Path) -> None:
     elif name == "prepare" and given.name is not None and given.name not in (*verb.SOURCES, "small"):
         raise Unknown(f"there is no data set {given.name}")
     elif name == "evaluate":
-        known = {*tasks.known(), *tasks.GROUPS, *(f"{kind}:" for kind in tasks.KINDS)}
+        known = {*tasks.known(), *plugins.every("group"), *(f"{kind}:" for kind in tasks.kinds())}
         if unknown := [task for task in given.tasks if re.sub(r":.*", ":", task) not in known]:
             raise Unknown(f"there is no task {unknown[0]}")
 

@@ -1,6 +1,7 @@
 """Loading of encoders by a model name, ``PLACE[@POOLING][+POST][:FIT]``.
 
-PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is one of `POST`, whitening with an
+PLACE is a folder, a model ID on the Hugging Face Hub, or a word-vector file. POST is a
+post-processing of `multicse.plugins`, whitening with an
 optional number of dimensions.
 """
 
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from multicse import load_plugins
+from multicse import plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.shard_urls import table_kind
 from multicse.data.word_vectors import is_word_vectors
@@ -70,11 +71,11 @@ def parse(spec: str) -> Spec:
             f"model {place} is followed by {rest!r}, which is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
-    load_plugins()
-    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(POST)}", post):
-        names = ", ".join(f"+{name}" for name in POST)
+    known = plugins.every("post")
+    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(known)}", post):
+        names = ", ".join(f"+{name}" for name in known)
         raise EvaluationError(
-            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of "
+            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, known)} It is one of "
             f"{names}; +whitening<K> keeps K dimensions"
         )
     return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
@@ -144,7 +145,10 @@ def load_model(
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"
-    return POST[how](model, fit or (), size, fit_source, seed) if how else model
+    if not how:
+        return model
+    post_process: Post = plugins.get("post", how)
+    return post_process(model, fit or (), size, fit_source, seed)
 
 
 def load_for(tasks: Sequence[Task], spec: str, fit: str | Path | None = None, **settings: Any) -> Model:
@@ -171,15 +175,15 @@ def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source
     return Whitened(model, fit, size, source=source) if how == "whitening" else Centred(model, fit, how, source=source)
 
 
-POST: dict[str, Post] = {how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")}
-"""Post-processing by name; plugins add more."""
+for _how in ("whitening", "centring", "standardise", "all-but-the-top"):
+    plugins.add("post", _how, partial(_fitted, _how))
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
-        from multicse.evaluation.encoders.word_vectors import POOLINGS, WordVectors
+        from multicse.evaluation.encoders.word_vectors import open_words
 
-        return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
+        return open_words(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; specify a folder, or word vectors (.txt .vec .bin, optionally .gz)")
     from multicse.evaluation.encoders import encoder, multimodal

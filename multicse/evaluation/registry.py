@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from multicse import load_plugins
+from multicse import plugins
 from multicse.data import shard_urls
 from multicse.data.errors import did_you_mean
 from multicse.evaluation.tables import SEVEN
@@ -25,9 +25,8 @@ logger = logging.getLogger(__name__)
 
 STS = tuple(sts.FILES["raw"])
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
-GROUPS = {"sts": SEVEN}
-"""Groups of tasks by name. `load_plugins` adds to `GROUPS`, `FAMILIES` and `KINDS`."""
 GEOMETRY = "-geometry"
+plugins.add("group", "sts", SEVEN)
 
 Pairs = Callable[[str], PairTask]
 """Function that returns the task of rated pairs with a name."""
@@ -46,14 +45,20 @@ class Family(NamedTuple):
     """Names of folders that identify SentEval's layout."""
 
 
-FAMILIES: list[Family] = []
+def families() -> list[Family]:
+    """Return the families of named tasks that plugins add."""
+    return [*plugins.every("family").values()]
+
+
+def kinds() -> Mapping[str, Kind]:
+    """Return the kinds of tasks on a user's own data, by name."""
+    return plugins.every("task")
 
 
 def known() -> tuple[str, ...]:
     """Return every task name that is not of the form KIND:PLACE."""
-    load_plugins()
-    families = (name for family in FAMILIES for name in family.names)
-    return (*STS, *sts.LEE, *families, *(name + GEOMETRY for name in (*STS, *sts.LEE)))
+    added = (name for family in families() for name in family.names)
+    return (*STS, *sts.LEE, *added, *(name + GEOMETRY for name in (*STS, *sts.LEE)))
 
 
 def is_development(name: str) -> bool:
@@ -62,12 +67,11 @@ def is_development(name: str) -> bool:
     A set of the user's own qualifies unless it trains a classifier or its name marks it as a test set (the word "test", or
     STS12 to STS16). A data set of the Hugging Face Hub must name a split, since test is the default.
     """
-    load_plugins()
     kind, colon, place = name.partition(":")
     if not colon:
         return name.removesuffix(GEOMETRY) in DEVELOPMENT
     words = re.split(r"[^a-z0-9]+", place.partition("?")[0].rstrip("/").split("/")[-1].lower())
-    if kind not in KINDS or KINDS[kind].trains or any(re.fullmatch(r"test|sts1[2-6]", word) for word in words):
+    if kind not in kinds() or kinds()[kind].trains or any(re.fullmatch(r"test|sts1[2-6]", word) for word in words):
         return False
     return kind != "hub" or ":" in place
 
@@ -96,17 +100,17 @@ def found(data: str | Path) -> list[str]:
     """Return the names of all tasks, except geometry, with files in a folder."""
     folder, layout = located("sts", data)
     names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
-    return names + [name for family in FAMILIES for name in family.found(folder, layout, names)]
+    return names + [name for family in families() for name in family.found(folder, layout, names)]
 
 
 def _expand(names: Sequence[str], data: str | Path | None) -> list[str]:
     """Replace groups (``sts``) by their members with data in the folder; raise EvaluationError if a group has none."""
-    load_plugins()
-    here = found(data) if data is not None and any(name in GROUPS for name in names) else []
+    groups = plugins.every("group")
+    here = found(data) if data is not None and any(name in groups for name in names) else []
     chosen: list[str] = []
     for name in names:
-        members = GROUPS.get(name, (name,))
-        missing = [member for member in members if name in GROUPS and member not in here]
+        members = groups.get(name, (name,))
+        missing = [member for member in members if name in groups and member not in here]
         if missing == [*members]:
             raise EvaluationError(f"the tasks {name!r} need data: --data is {data}, which contains none of them")
         if missing:
@@ -127,13 +131,12 @@ def located(name: str, data: str | Path | None) -> tuple[Path, str]:
     """
     if data is None:
         raise EvaluationError(f"task {name} needs data: give a SentEval downstream folder or one of raw TSVs (--data DIR)")
-    load_plugins()
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise EvaluationError(f"data folder {folder} not found")
     if any((folder / file).is_file() for file in sts.FILES["raw"].values()):
         return folder, "raw"
-    known_by = ("STS", "SICK", *(name for family in FAMILIES for name in family.folders))
+    known_by = ("STS", "SICK", *(name for family in families() for name in family.folders))
     for candidate in (folder, folder / "downstream"):
         if any((candidate / name).is_dir() for name in known_by):
             return candidate, "senteval"
@@ -145,9 +148,8 @@ def located(name: str, data: str | Path | None) -> tuple[Path, str]:
 
 def absolute(name: str) -> str:
     """Make the place of KIND:PLACE, and the files among its options, absolute: workers run in other folders."""
-    load_plugins()
     kind, colon, place = name.partition(":")
-    if not colon or kind not in KINDS or kind == "hub":
+    if not colon or kind not in kinds() or kind == "hub":
         return name
     place, options = _options(place)
     options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in options.items()}
@@ -177,7 +179,7 @@ def choose(names: Sequence[str], data: str | Path | None, probing: Probing) -> l
     chosen = _expand(names or available(data), data)
     if not chosen:
         raise EvaluationError(f"the data folder {data} contains no STS set; name other tasks with --tasks")
-    without_data = (*KINDS, *sts.LEE, *(name + GEOMETRY for name in sts.LEE))
+    without_data = (*kinds(), *sts.LEE, *(name + GEOMETRY for name in sts.LEE))
     if data is not None and all(name.partition(":")[0] in without_data for name in chosen):
         raise EvaluationError(f"--data {data}: none of the tasks {', '.join(chosen)} reads it; leave it out")
     return make_tasks(chosen, data, probing)
@@ -214,16 +216,16 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
 
 def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) -> Task:
-    load_plugins()
     kind, colon, place = name.partition(":")
-    if colon and kind in KINDS:
+    if colon and kind in kinds():
         return _own(kind, place, probing)
     if name not in known():
+        near = did_you_mean(name, (*known(), *plugins.every("group")))
         raise EvaluationError(
-            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks: {', '.join(known())}. Your own data: "
-            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
+            f"unknown task {name!r}.{near} Tasks: {', '.join(known())}. Your own data: "
+            f"{', '.join(f'{kind}:PLACE' for kind in kinds())}"
         )
-    for family in FAMILIES:
+    for family in families():
         if name in family.names:
             return family.make(name, data, pairs, probing)
     base = name.removesuffix(GEOMETRY)
@@ -246,7 +248,7 @@ class Kind(NamedTuple):
 
 
 def _own(kind: str, place: str, probing: Probing) -> Task:
-    about, make, allowed, _ = KINDS[kind]
+    about, make, allowed, _ = kinds()[kind]
     if not place:
         raise EvaluationError(f"task {kind}: lacks a place; {kind}:PLACE is for {about}")
     place, options = _options(place)
@@ -299,14 +301,14 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
     prompts = zero_shot.read_prompts(options["classes"]) if "classes" in options else zero_shot.Prompts(())
     templates = prompts.templates
     if file := options.get("templates"):
-        templates = zero_shot.TEMPLATE_LISTS.get(file) or zero_shot.read_prompts(file).templates
+        templates = plugins.every("templates").get(file) or zero_shot.read_prompts(file).templates
         if not templates:
             raise EvaluationError(f"task {title}: {file} contains no templates; it needs {{'templates': ['... {{}} ...']}}")
         title += f"-{metric_name(Path(file).stem)}"  # a set measured with several lists has a score for each
     return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
-KINDS = {
+for _name, _one in {
     "pairs": Kind(
         "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
         lambda title, place, options, probing: sts.pair_task(Path(place).expanduser(), **options),
@@ -331,4 +333,5 @@ KINDS = {
     ),
     "zero-shot": Kind("shards of labelled images or audio", _zero_shot, ("classes", "templates")),
     "geometry": Kind("shards with captions", lambda title, place, options, probing: PairedGeometryTask(title, place)),
-}
+}.items():
+    plugins.add("task", _name, _one)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multicse import load_plugins
+from multicse import plugins
 from multicse.data.text_files import read_text
 from multicse.evaluation import tables
 from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
@@ -143,7 +143,6 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
     """
     from multicse.evaluation.figures.basic import similarity_by_gold_figure
 
-    load_plugins()
     drawings: list[Drawing] = [
         (
             f"similarity_{task.name}",
@@ -152,7 +151,7 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
         for task in tasks
         if isinstance(task, PairTask)
     ]
-    for name, draw in chain(drawings, *(drawn(encoded, tasks, seed) for drawn in DRAWINGS)):
+    for name, draw in chain(drawings, *(drawn(encoded, tasks, seed) for drawn in plugins.every("figure").values())):
         try:
             figure = draw()
             figure.suptitle(f"{getattr(encoded.encoder, 'name', '')}   {name}".strip(), fontsize="small", parse_math=False)
@@ -163,14 +162,8 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
 Drawing = tuple[str, Callable[[], "Figure"]]
 """Name of a figure and the function that draws it, or raises ValueError."""
-DRAWINGS: list[Callable[[Encoded, Sequence[Task], int], Iterator[Drawing]]] = []
-"""Functions of plugins that draw figures of a model on some tasks, with a seed."""
-LAYERS: list[Callable[[str, list[Task], str | None, int], Outcome]] = []
-"""Functions of plugins that evaluate every layer of a model, given its name, a device and a batch size."""
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 """Results of each model's runs, by label."""
-SCATTERS: list[Callable[[Task, Runs], Iterator[tuple[str, Figure]]]] = []
-"""Functions of plugins that draw figures of several models on a task."""
 
 
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
@@ -181,7 +174,6 @@ def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     """
     from multicse.evaluation.figures.basic import alignment_uniformity_scatter
 
-    load_plugins()
     for task in tasks:
         measured = {
             label: [run["results"] for run in several if task.name in run["results"]] for label, several in runs.items()
@@ -189,7 +181,7 @@ def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
         results = {label: found for label, found in measured.items() if found}
         if not results:
             continue
-        for drawn in SCATTERS:
+        for drawn in plugins.every("scatter").values():
             yield from drawn(task, results)
         if isinstance(task, GeometryTask):
             first = {label: found[0] for label, found in results.items()}

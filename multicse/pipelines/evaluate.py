@@ -21,6 +21,7 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse import plugins
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import load_for, parse
@@ -113,7 +114,7 @@ def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) ->
     """Raise EvaluationError for settings of classifiers that no task uses."""
     given = ["--protocol"] * (probing.preset != Probing.preset) + ["--hidden"] * (probing.hidden != Probing.hidden)
     heads = {task.name: task.head for task in tasks if isinstance(task, ClassificationTask)}
-    used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.FAMILIES for name in names)
+    used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.families() for name in names)
     if given and not used:
         fix = "add ?head=senteval to the file of classify:FILE" if heads else "leave it out, or add a transfer task"
         raise EvaluationError(f"{' and '.join(given)}: no classifier of {', '.join(names)} uses this; {fix}")
@@ -183,9 +184,10 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
     spec = parse(arguments.model)
     if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
         raise EvaluationError("--layers needs a plain model: leave out @POOLING, +whitening, --pooling, --fit and --style")
-    if not report.LAYERS:
+    layers = [*plugins.every("layers").values()]
+    if not layers:
         raise EvaluationError("--layers needs the package multicse.reproduction, which is not installed")
-    return report.LAYERS[0](arguments.model, tasks, arguments.device, arguments.batch_size)
+    return layers[0](arguments.model, tasks, arguments.device, arguments.batch_size)
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:

@@ -1,4 +1,4 @@
-"""Register the encoders, tasks and figures of this package in the product; `multicse.load_plugins` imports this module."""
+"""Register the encoders, tasks and figures of this package in the product; `multicse.plugins` imports this module."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from multicse.evaluation import load, registry, report
-from multicse.evaluation.encoders import baselines, word_vectors
+from multicse import plugins
+from multicse.evaluation import registry, report
+from multicse.evaluation.encoders.baselines import LayerPooling
 from multicse.evaluation.load import Model
 from multicse.evaluation.registry import Family, Kind, Options, Pairs
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
-from multicse.evaluation.tasks import classification, zero_shot
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.sts import PairTask
@@ -40,10 +40,9 @@ def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed:
     return Flowed(model, fit, seed=seed, source=source)
 
 
-load.POST["flow"] = _flow
-baselines.POOLINGS[poolings.PATTERN] = poolings.make
-baselines.NAMES += ["wk", "wk-released"]
-word_vectors.POOLINGS["padded"] = poolings.PaddedWordVectors
+plugins.add("post", "flow", _flow)
+plugins.add("pooling", poolings.PATTERN, LayerPooling(poolings.make, ("wk", "wk-released")))
+plugins.add("word pooling", "padded", poolings.PaddedWordVectors)
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
@@ -93,24 +92,25 @@ def _geometry(title: str, place: str, options: Options, probing: Probing) -> Tas
     return ClassGeometryTask(title, read_labelled(place, probing.seed))
 
 
-registry.FAMILIES += [
-    Family(tuple(REGRESSION), _regressions, _regression),
-    Family(TRANSFER, _transfers, _transfer, tuple(place for place, _ in transfer.SETS.values())),
-]
-registry.GROUPS["transfer"] = TRANSFER
-registry.KINDS["finetune"] = Kind(
+plugins.add("family", "regression", Family(tuple(REGRESSION), _regressions, _regression))
+_folders = tuple(place for place, _ in transfer.SETS.values())
+plugins.add("family", "transfer", Family(TRANSFER, _transfers, _transfer, _folders))
+plugins.add("group", "transfer", TRANSFER)
+_finetune_kind = Kind(
     "the same texts: the encoder itself is trained",
     _finetune,
     ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length", "accumulate"),
     trains=True,
 )
-_plain_retrieval = registry.KINDS["retrieval"]
-registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
-registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions", _geometry)
-zero_shot.TEMPLATE_LISTS["clap29"] = tuple(
-    tomllib.loads((Path(__file__).parent / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
-)
-classification.HEADS |= {"senteval": probe.senteval, "three-layers": probe.three_layers_probe}
+plugins.add("task", "finetune", _finetune_kind)
+_plain_retrieval: Kind = plugins.get("task", "retrieval")
+_options = (*_plain_retrieval.options, "released")
+plugins.add("task", "retrieval", _plain_retrieval._replace(make=_retrieval, options=_options))
+plugins.add("task", "geometry", Kind("a labelled TSV, or shards with captions", _geometry))
+_prompts = tomllib.loads((Path(__file__).parent / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
+plugins.add("templates", "clap29", tuple(_prompts))
+plugins.add("head", "senteval", probe.senteval)
+plugins.add("head", "three-layers", probe.three_layers_probe)
 
 
 # ---------------------------------------------------------------------------------------------------------------- figures
@@ -143,6 +143,6 @@ def _layers(model: str, tasks: list[Task], device: str | None, batch_size: int) 
     return layer_outcome(model, tasks, device, batch_size)
 
 
-report.DRAWINGS.append(_drawings)
-report.SCATTERS.append(_scatters)
-report.LAYERS.append(_layers)
+plugins.add("figure", "tsne", _drawings)
+plugins.add("scatter", "geometry", _scatters)
+plugins.add("layers", "", _layers)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multicse.evaluation.tasks import zero_shot
+from multicse import plugins
 from multicse.pipelines import evaluate
 from multicse.pipelines.run import VERBS
 from tests.conftest import ROOT, copy_code
@@ -51,7 +51,7 @@ def test_names_without_the_kit(tmp_path: Path) -> None:
 
 def test_the_29_prompts_of_zhao_et_al() -> None:
     """Table 12 has 29 different prompts; two end with a space, and three contain the class twice."""
-    prompts = zero_shot.TEMPLATE_LISTS["clap29"]
+    prompts = plugins.get("templates", "clap29")
     assert len(prompts) == len(set(prompts)) == 29 and all("{label}" in prompt for prompt in prompts)
     assert [prompt for prompt in prompts if prompt.endswith(" ")] == ["A {label} ", "{label} "]
     assert sum(prompt.count("{label}") == 2 for prompt in prompts) == 3

@@ -6,12 +6,12 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from multicse import load_plugins
+from multicse import plugins
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError
 from multicse.models.pooling import pool
 
@@ -21,7 +21,6 @@ SINGLE: tuple[Literal["cls", "mean", "max"], ...] = ("cls", "mean", "max")
 """Poolings of the tokens of one layer."""
 PAIRS = {"last2": (-2, -1), "first-last": (0, -1), "first1-last": (1, -1)}
 """Layers that are averaged, by pooling; 0 is the embedding output."""
-NAMES = [*PAIRS, "ditto"]
 DITTO = re.compile(r"ditto(?:(\d+)-(\d+))?")
 """Layer and head of the attention; without numbers, `DITTO_BERT_BASE`."""
 DITTO_BERT_BASE = (1, 10)
@@ -46,18 +45,23 @@ def _ditto(match: re.Match[str], depth: int) -> Pool:
     return lambda states, mask: ((states[0] + states[-1]) / 2 * mask.unsqueeze(-1)).sum(1)
 
 
-POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {
-    r"layer(\d+)-(cls|mean|max)": _one_layer,
-    "|".join(PAIRS): _two_layers,
-    DITTO.pattern: _ditto,
-}
-"""Pattern of the name, and function of the match and the number of layers that returns a pooling; plugins add more."""
+class LayerPooling(NamedTuple):
+    """Family of poolings whose names match a regular expression."""
+
+    make: Callable[[re.Match[str], int], Pool]
+    """Function of the match and the number of layers that returns a pooling."""
+    names: tuple[str, ...]
+    """Names, or examples of names, for messages."""
+
+
+plugins.add("pooling", "|".join(PAIRS), LayerPooling(_two_layers, tuple(PAIRS)))
+plugins.add("pooling", DITTO.pattern, LayerPooling(_ditto, ("ditto",)))
+plugins.add("pooling", r"layer(\d+)-(cls|mean|max)", LayerPooling(_one_layer, ("layer1-cls", "layer1-mean", "layer1-max")))
 
 
 def is_layer_pooling(name: str) -> bool:
     """Return True if `name` is a pooling of `layer_pooling`."""
-    load_plugins()
-    return any(re.fullmatch(pattern, name) for pattern in POOLINGS)
+    return any(re.fullmatch(pattern, name) for pattern in plugins.every("pooling"))
 
 
 def layer_pooling(name: str, depth: int) -> Pool:
@@ -73,8 +77,8 @@ def layer_pooling(name: str, depth: int) -> Pool:
     Raises:
         EvaluationError: If the model does not have the layer.
     """
-    matches = ((make, re.fullmatch(pattern, name)) for pattern, make in POOLINGS.items())
-    return next(make(match, depth) for make, match in matches if match)
+    matches = ((one, re.fullmatch(pattern, name)) for pattern, one in plugins.every("pooling").items())
+    return next(one.make(match, depth) for one, match in matches if match)
 
 
 # ------------------------------------------------------------------------------------------------------ fitted on texts

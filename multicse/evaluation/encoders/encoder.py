@@ -20,8 +20,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from multicse import plugins
 from multicse.data.errors import did_you_mean
-from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, NAMES, Pool, is_layer_pooling, layer_pooling
+from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import WEIGHTS, load_saved, read_json, route_of
 from multicse.models.pooling import MODES, without_prompt
@@ -375,7 +376,7 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
+    known = (*Pooling.POOLING_MODES, *(name for one in plugins.every("pooling").values() for name in one.names))
     if pooling is not None and pooling not in Pooling.POOLING_MODES:
         raise EvaluationError(
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."

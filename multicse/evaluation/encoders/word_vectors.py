@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from multicse import plugins
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.task import EvaluationError
@@ -35,14 +36,11 @@ class WordVectors:
 
     Args:
         path: Word2vec or GloVe file, or a folder of word vectors.
-        pooling: ``mean`` (default) or ``letters``.
+        pooling: ``mean`` or ``letters``.
     """
 
-    def __init__(self, path: str | Path, pooling: str | None = None) -> None:
-        self.pooling = pooling or "mean"
-        if self.pooling not in _POOLINGS:
-            known = ", ".join((*_POOLINGS, *POOLINGS))
-            raise EvaluationError(f"unknown pooling {pooling!r} for word vectors; choose from {known}")
+    def __init__(self, path: str | Path, pooling: str = "mean") -> None:
+        self.pooling = pooling
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
         try:
@@ -118,5 +116,14 @@ _POOLINGS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "letters": (", letters a to z only", split),
 }
 """Text in the protocol and function that splits texts, by pooling."""
-POOLINGS: dict[str, Callable[[Path], WordVectors]] = {}
-"""Further poolings of plugins, by name."""
+for _pooling in _POOLINGS:
+    plugins.add("word pooling", _pooling, partial(WordVectors, pooling=_pooling))
+
+
+def open_words(path: str | Path, pooling: str | None = None) -> WordVectors:
+    """Open word vectors; the default pooling is ``mean``. Raise EvaluationError if the pooling is not known."""
+    try:
+        make: Callable[[str | Path], WordVectors] = plugins.get("word pooling", pooling or "mean")
+    except ValueError as error:
+        raise EvaluationError(str(error)) from None
+    return make(path)

@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from multicse import plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.text_files import read_rows
 from multicse.evaluation.task import Encoder, EvaluationError, Probing, Score, look_up
@@ -142,22 +143,21 @@ def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
     return Fitted(models[best].predict(x["test"]), {"dev_accuracy": dev[best], "l2": L2[best]})
 
 
-HEADS: dict[str, Callable[[Parts, Parts, Probing], Fitted]] = {"linear": linear}
-"""Classifiers by name, for ``classify:FILE?head=NAME``; plugins add theirs."""
+plugins.add("head", "linear", linear)
 
 
 class ClassificationTask(LabelledTask):
     """Accuracy, macro precision, recall and F1, and Matthews' correlation of a probe on frozen embeddings, in points."""
 
     def __init__(self, name: str, data: Labelled, probing: Probing | None = None, head: str = "linear") -> None:
-        check_labelled(name, data, head, HEADS)
+        check_labelled(name, data, head, plugins.every("head"))
         super().__init__(name, data)
         self.probing = probing or Probing()
         self.head = head
 
     def score(self, encoder: Encoder) -> Score:
         """Return the metrics; details are counts, classes, the confusion matrix and the classifier's settings."""
-        fitted = HEADS[self.head](self.data.features(encoder), self.data.y, self.probing)
+        fitted: Fitted = plugins.get("head", self.head)(self.data.features(encoder), self.data.y, self.probing)
         return score(self.data, fitted.predicted, {"head": self.head, **fitted.details})
 
 

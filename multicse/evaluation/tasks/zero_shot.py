@@ -19,9 +19,6 @@ from multicse.evaluation.tasks.retrieval import TIE
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
 PROMPTS = 4096  # approximate number of prompts encoded at a time
 
-TEMPLATE_LISTS: dict[str, tuple[str, ...]] = {}
-"""Templates of plugins by name, for ``zero-shot:SHARDS?templates=NAME``."""
-
 
 class Prompts(NamedTuple):
     """Class names in the order of their numbers, and templates; empty if the file has none."""

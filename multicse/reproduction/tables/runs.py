@@ -23,7 +23,7 @@ from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
-from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_tasks
+from multicse.evaluation.registry import Probing, absolute, found, kinds, make_tasks
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
@@ -183,8 +183,8 @@ def is_seeded(row: Row, table: Table) -> bool:
 def trains_probes(table: Table) -> bool:
     """Return whether columns of a table train a classifier on embeddings, or fine-tune the encoder."""
     names = [_split(column)[0] for column in table.columns]
-    kinds = [KINDS.get(name.partition(":")[0]) for name in names if ":" in name]
-    return any(kind is not None and kind.trains for kind in kinds) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
+    own = [kinds().get(name.partition(":")[0]) for name in names if ":" in name]
+    return any(kind is not None and kind.trains for kind in own) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:

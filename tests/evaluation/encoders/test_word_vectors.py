@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.evaluation.encoders.word_vectors import WordVectors
+from multicse.evaluation.encoders.word_vectors import WordVectors, open_words
 from multicse.evaluation.task import EvaluationError
 
 WORDS = ["dog", "cat", "Paris", "the", "n't", "don't", "."]
@@ -51,6 +51,6 @@ def test_invalid_files_and_modalities_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.kv").touch()
     for place, pooling in (("a.txt", None), ("a.kv", None), ("missing.txt", None), (write(tmp_path).name, "letter")):
         with pytest.raises(EvaluationError):
-            WordVectors(tmp_path / place, pooling)
+            open_words(tmp_path / place, pooling)
     with pytest.raises(EvaluationError, match="audio"):
         WordVectors(write(tmp_path)).encode([], "audio")

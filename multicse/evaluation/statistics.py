@@ -1,4 +1,4 @@
-"""Significance tests between encoders: t-tests over seeds, or paired tests over the examples of one test set.
+"""Significance tests between encoders: t-tests over seeds, paired where runs share seeds, or paired tests over examples.
 
 All differences are the second value minus the first, so positive means that the second is better.
 """
@@ -55,6 +55,44 @@ def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) 
     x, y = _values("a", a), _values("b", b)
     _check_varies(x, y)
     return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x))
+
+
+def paired_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
+    """Run Student's two-sided paired t-test between the scores of two models whose runs share seeds.
+
+    Runs with the same seed read the same samples in the same order, so their scores go up and down together; an unpaired
+    test counts that as noise.
+
+    Args:
+        a: Scores of the first model, (N,), one per seed, N >= 2.
+        b: Scores of the second model, (N,), with the same seeds in the same order.
+
+    Raises:
+        EvaluationError: Lengths differ, there are fewer than 2 values, one is not finite, or the differences do not vary.
+    """
+    x, y = _values("a", a), _values("b", b)
+    _same_length(x, y)
+    if np.ptp(y - x) <= 1e-12 * max(abs(x).max(), abs(y).max()):
+        raise EvaluationError("the differences do not vary, so p is undefined; are the runs copies of one another?")
+    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_rel(y, x))
+
+
+def power(effect: float, sd: float, n: int, level: float = 0.05) -> float:
+    """Return the probability that a two-sided paired t-test finds an effect.
+
+    Args:
+        effect: True mean of the differences.
+        sd: Standard deviation of the differences, above 0.
+        n: Number of pairs, at least 2.
+        level: Significance level.
+
+    References:
+        Cohen, Statistical Power Analysis for the Behavioral Sciences, 1988, chapter 2: the noncentral t distribution.
+    """
+    if n < 2 or not sd > 0:
+        raise EvaluationError(f"power needs at least 2 pairs and a standard deviation above 0, got {n} and {sd}")
+    limit, shift = scipy.stats.t.ppf(1 - level / 2, n - 1), effect / sd * n**0.5
+    return float(scipy.stats.nct.sf(limit, n - 1, shift) + scipy.stats.nct.cdf(-limit, n - 1, shift))
 
 
 def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:

@@ -27,8 +27,9 @@ from multicse.evaluation.tables import Row as Models
 from multicse.pipelines import RULES
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import small_data
-from multicse.reproduction.figures import bars, curves, scatter, weights
+from multicse.reproduction.figures import bars, cells, curves, scatter, weights
 from multicse.reproduction.tables import runs
+from multicse.reproduction.tables.protocol import faults
 from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
 from multicse.reproduction.tables.variants import in_variants
@@ -144,6 +145,8 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
         name = scale.out / f"{paper}-{key}"  # a table may be called C.1
         Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         Path(f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+        if "tuning" in kept:
+            print(f"figure: {save(cells(kept['tuning']), scale.out, f'{name.name}-tuning')[0]}", file=sys.stderr)
         if table.draw is not None:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
             save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
@@ -171,7 +174,7 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
 
 
 SMALL = Path(SMALL_ENCODER).name
-KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
+KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "eval_steps", "data", "commit", "run")
 """Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
 EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
@@ -194,7 +197,9 @@ def _kept(
         for result, of in zip(results, scores, strict=True)
     ]
     seeds = seeds or tuple(sorted({result["seed"] for result in results if "seed" in result}))
-    return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
+    kept = {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
+    tuning = {result["label"]: result["tuning"] for result in results if "tuning" in result}
+    return kept | ({"tuning": tuning} if tuning else {})
 
 
 def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
@@ -208,7 +213,13 @@ def _table_text(kept: Mapping[str, Any], style: str) -> str:
     """Render stored results as "text" or "markdown", with the verdicts of the table's claims."""
     table, rows, values = _read(kept)
     text = f"{_head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style, _marks(kept))}"
-    return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
+    return f"{text}\n\n{verdicts(_judged(kept), style)}" if table.claims else text
+
+
+def _judged(kept: Mapping[str, Any]) -> list[Verdict]:
+    """Return the verdicts of stored results."""
+    table, _, values = _read(kept)
+    return judged(table, kept["columns"], values, faults(kept))
 
 
 def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
@@ -220,8 +231,8 @@ def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
         if "models" in kept:
             text = _compared(kept)
         else:
-            text, (table, _, values) = _table_text(kept, "markdown"), _read(kept)
-            claims[kept["table"]] = judged(table, kept["columns"], values)
+            text = _table_text(kept, "markdown")
+            claims[kept["table"]] = _judged(kept)
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     return MARKED.sub(block, page.read_text(encoding="utf-8")), claims

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from multicse.evaluation.statistics import holm, paired_bootstrap, sign_test, student_t, summary
+from multicse.evaluation.statistics import holm, paired_bootstrap, paired_t, power, sign_test, student_t, summary
 from multicse.evaluation.task import EvaluationError
 
 
@@ -50,3 +50,27 @@ def test_sign_test_against_binomial_counts() -> None:
     a, b = np.array([1] * 20 + [1] + [0] * 8), np.array([1] * 20 + [0] + [1] * 8)
     assert sign_test(a == 1, b == 1) == pytest.approx(2 * (1 + 9) / 2**9)
     assert sign_test(a, a) == 1
+
+
+def test_paired_t_is_a_test_of_the_differences() -> None:
+    """Runs that share seeds: the unpaired test misses what the paired one finds."""
+    rng = np.random.default_rng(0)
+    seeds = rng.normal(0, 2, 6)
+    a, b = 60 + seeds + rng.normal(0, 0.05, 6), 60.3 + seeds + rng.normal(0, 0.05, 6)
+    found, known = paired_t(a, b), stats.ttest_1samp(b - a, 0)
+    assert found.p == pytest.approx(known.pvalue) and found.difference == pytest.approx(float((b - a).mean()))
+    assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval(0.95)))
+    assert found.p < 0.001 < 0.5 < student_t(a, b).p
+    for one, other in (([1.0, 2.0], [2.0, 3.0]), ([1.0, 2.0, 3.0], [1.0, 2.0])):
+        with pytest.raises(EvaluationError, match=r"do not vary|same length"):
+            paired_t(one, other)
+
+
+def test_power_is_the_share_of_significant_draws() -> None:
+    rng = np.random.default_rng(1)
+    draws = rng.normal(0.5, 0.6, (20_000, 5))
+    share = float((stats.ttest_1samp(draws, 0, axis=1).pvalue < 0.05).mean())
+    assert power(0.5, 0.6, 5) == pytest.approx(share, abs=0.01)
+    assert power(0.0, 1.0, 5) == pytest.approx(0.05) and power(9.0, 0.1, 5) == pytest.approx(1.0)
+    with pytest.raises(EvaluationError, match="at least 2 pairs"):
+        power(1.0, 1.0, 1)

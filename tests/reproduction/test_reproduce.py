@@ -167,7 +167,7 @@ def test_a_rendered_table() -> None:
     )
     values: Values = {
         "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
-        "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
+        "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.7]},
         "c": {"mr": [], "cr": []},
     }
     table = Table("t", ("mr", "cr"), rows, average=True, reference="a")
@@ -175,7 +175,7 @@ def test_a_rendered_table() -> None:
     assert lines[2] == ["a", "ours", *["1.50", "±", "0.71", "4.25", "±", "0.35", "2.88", "±", "0.53"]]
     assert lines[3] == ["paper", *["1.00", "±", "0.10", "2.00", "1.50", "±", "0.20"]]
     assert lines[4] == ["difference", "+0.50", "+2.25", "+1.38"]
-    p = [f"{stats.ttest_ind(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
+    p = [f"{stats.ttest_rel(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
     assert lines[8][:3] == ["p", *p]
     assert lines[9] == ["c", "-", "-", "-"]
     small = {label: dict(zip(("a", "b"), by_column.values(), strict=True)) for label, by_column in values.items()}
@@ -186,19 +186,19 @@ def test_a_rendered_table() -> None:
 def test_verdicts_of_claims() -> None:
     """By scipy, with p times the number of claims that are not smaller (Holm)."""
     seeds = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-    a, b, c, d = (list(mean + seeds * sd) for mean, sd in ((50, 0.3), (52, 0.2), (49, 0.2), (50.1, 0.4)))
+    a, b, c, d = (list(mean + seeds * sd) for mean, sd in ((50, 0.3), (52, 0.2), (49, 0.2), (50.1, -0.4)))
     rows = (*(Row(label, "x") for label in "abcd"), Row("w", model="y"), Row("e", "x"))
     claims = (*(Claim(f"{row} beats a", row, "a") for row in "bcd"), Claim("b beats w", "b", "w"), Claim("none", "e", "a"))
     table = Table("t", ("mr", "cr"), rows, claims=claims)
     measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
     values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
     lines = verdicts(judged(table, ("mr", "cr"), values)).splitlines()[2:6]
-    p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
+    p = [*(stats.ttest_rel(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
     corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
     words = ("confirmed", "contradicted", "inconclusive", "confirmed")
     for line, value, verdict in zip(lines, corrected, words, strict=True):
-        assert re.search(rf" {value:.2g} +{verdict}$", line)
-    interval = stats.ttest_ind(b, a).confidence_interval(0.95)
+        assert re.search(rf" {value:.2g} +- +(-|[01].[0-9]+) +{verdict}$", line)
+    interval = stats.ttest_rel(b, a).confidence_interval(0.95)
     assert f"+2.00  {interval.low:+.2f} to {interval.high:+.2f}" in lines[0]
     known = stats.ttest_1samp(b, 51.0).confidence_interval(0.95)
     assert f"+1.00  {known.low - 51:+.2f} to {known.high - 51:+.2f}" in lines[3]
@@ -251,21 +251,6 @@ def test_compute_of_a_step_in_tokens() -> None:
     layers, softmax = 2 * (4 * 192 * 192 + 2 * 192 * 384), 8000 * 192  # weights of the small encoder
     assert evidence.share_of_contrast(example("tsdae").demo()) == pytest.approx(2 / (0.4 + 1 + softmax / layers))
     assert evidence.share_of_contrast(example("uml").demo()) == pytest.approx(1 / (1 + digits / 2))  # one view
-
-
-def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recipe, tried = visualcse.demo(), []
-
-    def scored(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
-        rates = tuple(candidate.flat()[f"optim.{update}.lr"] for update in ("text", "image"))
-        tried.append((seed, output.name, rates))
-        return {"best_score": {5e-5: 40.0, 5e-4: 42.0, 1e-3: 41.0}[round(rates[0], 8)]}
-
-    monkeypatch.setattr(runs, "run_seed", scored)
-    table, scale = Table("t", (), (), rates=(0.1, 1.0, 2.0)), runs.Scale(tmp_path, tmp_path)
-    assert runs.best_of(runs.candidates_of(recipe, table, scale), tmp_path) == recipe
-    assert [seed for seed, *_ in tried] == [0, 0, 0] and len({name for _, name, _ in tried}) == 3
-    assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
 
 
 def test_the_grid_of_clap_searches_the_weights_that_a_model_has(tmp_path: Path) -> None:

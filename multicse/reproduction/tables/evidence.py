@@ -1,7 +1,7 @@
 """Test the main claim of each paper, and of MultiCSE, with five seeds, equal compute and equal tuning for all rows.
 
-The same few learning rates are tried for every trained row, on the development task. The number of steps is chosen so that
-each row of a table costs as much as `STEPS` steps of SimCSE (for CLIP and GCLSR: of the plain method).
+All trained rows are tuned alike, see `protocol.py`. The number of steps is chosen so that each row of a table costs as much
+as `STEPS` steps of SimCSE (for CLIP and GCLSR: of the plain method).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from multicse.trainers.sgbert import SGBERTConfig
 
 STEPS = 200
 """Steps of SimCSE at the small scale."""
-EVALUATIONS = 6
-"""Evaluations per run."""
+EVALUATIONS = 12
+"""Evaluations per run: enough that the best is neither the first nor the last."""
 CAPTION = 16
 """Approximate number of tokens of a caption; SimCSE on captions encodes them twice."""
 
@@ -38,7 +38,9 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         method: Any = own.method
         items = (method.tower.input.size // method.tower.patch_size) ** 2
         share = (CAPTION + items) / (2 * CAPTION + items) if method.captions else 1.0
-        return own.replace("run.max_steps", round((own.run.max_steps or 0) * share))
+        if (recipe.evaluation.select or "").startswith("contrastive:"):  # the paper's rule
+            own = own.replace("evaluation.select", f"contrastive:{offline.shards}/emoji-val?batch=64")
+        return own.changed(length(round((own.run.max_steps or 0) * share)))
     if recipe.paper == "mocoutrl":
         own = small.row("mocoutrl", recipe, offline)
         return own.changed(length(STEPS))

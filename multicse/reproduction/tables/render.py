@@ -64,7 +64,7 @@ def render(
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
         against += " (of the same variant)" if table.reference not in (None, *(row.label for row in rows)) else ""
-        below.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
+        below.append(f"p: two-sided t-test of the differences by seed from {against}, not corrected for several rows")
     return ("\n\n" if style == "markdown" else "\n").join([*([_grid(lines, style)] if columns else []), *below])
 
 
@@ -83,19 +83,33 @@ class Verdict:
     """None for a single run or constant runs."""
     p: float
     """p value, corrected for the number of claims of the table (Holm)."""
+    effect: float | None = None
+    """The paper's own effect."""
+    power: float | None = None
+    """Probability that this number of seeds finds the paper's effect, with the deviation that was measured."""
+    open: tuple[tuple[str, str], ...] = ()
+    """Rows, and what about them leaves the claim open, whatever p is (`protocol.faults`)."""
 
     @property
     def word(self) -> str:
-        """The verdict: confirmed, contradicted (a significant difference in the other direction), or inconclusive."""
+        """The verdict: open, confirmed, contradicted (a significant difference in the other direction), or inconclusive."""
+        if self.open:
+            return "open"
         if self.test is None or self.p >= LEVEL:
             return "inconclusive"
         return "confirmed" if self.test.difference > 0 else "contradicted"
 
 
-def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
-    """Test the claims of a table, except those with a missing row, by a t-test over seeds of the mean over columns.
+def judged(
+    table: Table,
+    columns: Sequence[str],
+    values: Values,
+    faults: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> list[Verdict]:
+    """Test the claims of a table, except those with a missing row, by a paired t-test over seeds of the mean over columns.
 
-    A deterministic row is a constant against which the runs of the other row are tested.
+    A deterministic row is a constant against which the runs of the other row are tested. `faults` are those of the protocol
+    by label of the row.
     """
     means = _with_average(values, columns, len(columns) > 1)
     score = AVERAGE if len(columns) > 1 else columns[0]
@@ -103,21 +117,34 @@ def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict
     claims = [claim for claim in table.claims if runs.get(claim.row) and runs.get(claim.against)]
     found = [_test(runs[claim.against], runs[claim.row]) for claim in claims]
     known = iter(statistics.holm([one.p for one in found if one is not None]))
-    return [Verdict(claim.says, one, 1.0 if one is None else next(known)) for claim, one in zip(claims, found, strict=True)]
+    out = []
+    for claim, one in zip(claims, found, strict=True):
+        said = tuple((row, fault) for row in (claim.row, claim.against) for fault in faults.get(row, ()))
+        power = None if claim.effect is None else _power(claim.effect, runs[claim.against], runs[claim.row])
+        out.append(Verdict(claim.says, one, 1.0 if one is None else next(known), claim.effect, power, said))
+    return out
 
 
 def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
-    """Render, as "text" or "markdown", one line per claim: difference of means, 95 % interval, p value and verdict."""
-    lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
+    """Render, as "text" or "markdown", one line per claim: difference of means, 95 % interval, p value, power, verdict."""
+    lines = [["claim", "effect", "95 % interval", "p", "paper's effect", "power", "verdict"]]
     for one in found:
         numbers = ["-"] * 3
         if one.test is not None:
             numbers = [f"{one.test.difference:+.2f}", f"{one.test.low:+.2f} to {one.test.high:+.2f}", f"{one.p:.2g}"]
-        lines.append([one.says, *numbers, one.word])
+        paper = ["-" if one.effect is None else f"{one.effect:+.2f}", "-" if one.power is None else f"{one.power:.2f}"]
+        lines.append([one.says, *numbers, *paper, one.word])
     count = sum(one.test is not None for one in found)
-    test = f"two-sided Student t over seeds, Holm over {count} claims, level {LEVEL}"
-    note = f"effect: on the mean over columns; p: {test}"
-    return f"{_grid(lines, style)}\n\n{note}"
+    test = f"two-sided t-test of the differences by seed, Holm over {count} claims, level {LEVEL}"
+    note = f"effect: on the mean over columns; p: {test}; power: to find the paper's effect with as many seeds"
+    reasons: dict[str, dict[str, None]] = {}
+    for row, fault in (reason for one in found for reason in one.open):
+        reasons.setdefault(fault, {})[row] = None
+    every = {row for rows in reasons.values() for row in rows}
+    said = [
+        f"open: {fault} ({'all rows' if len(rows) == len(every) else '; '.join(rows)})" for fault, rows in reasons.items()
+    ]
+    return "\n\n".join([_grid(lines, style), note, *said])
 
 
 def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
@@ -125,7 +152,7 @@ def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
     rows = [(table, one) for table, claims in found.items() for one in claims if one.test is not None]
     figure = new_figure(8, 0.8 + 0.28 * len(rows))
     axes = figure.add_subplot()
-    colours = {"confirmed": COLOURS[0], "inconclusive": "0.6", "contradicted": COLOURS[3]}
+    colours = {"confirmed": COLOURS[0], "inconclusive": "0.6", "contradicted": COLOURS[3], "open": "0.85"}
     for place, (_, one) in enumerate(rows):
         assert one.test is not None
         axes.plot([one.test.low, one.test.high], [place, place], color=colours[one.word])
@@ -141,8 +168,19 @@ def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
 
 def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:
     try:
-        return statistics.student_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
+        return statistics.paired_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
     except EvaluationError:  # a single run, or constant runs
+        return None
+
+
+def _power(effect: float, against: Sequence[float], values: Sequence[float]) -> float | None:
+    """Return the power of a test with the deviation of these runs."""
+    if len(values) != len(against) or len(values) < 2:
+        return None
+    deviation = float(np.std(np.asarray(values) - np.asarray(against), ddof=1))
+    try:
+        return statistics.power(effect, deviation, len(values))
+    except EvaluationError:
         return None
 
 
@@ -187,7 +225,8 @@ def _difference(values: Sequence[float], paper: float | None) -> str:
 
 
 def _p(reference: Sequence[float], values: Sequence[float]) -> str:
+    paired = len(reference) == len(values)  # the same seeds
     try:
-        return f"{statistics.student_t(reference, values).p:.2g}"
+        return f"{(statistics.paired_t if paired else statistics.student_t)(reference, values).p:.2g}"
     except EvaluationError:
         return "-"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +33,14 @@ from multicse.reproduction.downloads import maker
 from multicse.reproduction.plugin import REGRESSION
 from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.protocol import LENGTHS, RATIO, bracket, by_rate, expected_power, too_short, winner
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.engine.selection import lower_is_better
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.engine.step import NonFiniteLoss
+from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
 SUPERVISED = Training(epochs=3, lr=1e-4)
@@ -55,6 +58,8 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Worker processes per run. If None, as in the recipe."""
+    length: int = 1
+    """Factor on the steps of trained rows at the small scale."""
 
     @property
     def offline(self) -> Offline:
@@ -86,6 +91,9 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
     if scale.mini:
         own = evidence.mini if paper == "evidence" else partial(small.row, paper)
         recipe = own(recipe, scale.offline)
+        if scale.length > 1:
+            longer = {path: scale.length * recipe.flat()[path] for path in ("run.max_steps", "evaluation.eval_steps")}
+            recipe = recipe.changed(longer)
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
@@ -155,8 +163,14 @@ def results(
     """Run each row with each seed, or with its own; deterministic rows once. `say` gets a line of progress before each run.
 
     Returns:
-        One stored result per row and seed: label, scores, recipe and provenance.
+        One stored result per row and seed: label, scores, recipe and provenance, and the cells of the row's tuning.
     """
+    scale, tuning = tuned_rows(table, paper, scale, rows, say)
+    for claim in table.claims:
+        expected = claim.effect and expected_power(tuning, claim.row, claim.against, claim.effect, len(seeds or ()))
+        if expected:
+            found_with = f"{len(seeds or ())} seeds find it with probability {expected:.2f}"
+            say(f"{claim.says}, by {claim.effect:g} points in the paper: {found_with}")
     asked = [(row, seeds_of(row, seeds) if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
     found = []
@@ -164,8 +178,69 @@ def results(
     for place, (row, seed) in enumerate(work, start=1):
         elapsed = f"{(time.monotonic() - start) / 60:.0f} min"
         say(f"{place} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
-        found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
+        result = _row(row, seed, table, columns_of(table, scale), paper, scale)
+        found.append(result | ({"tuning": tuning[row.label]} if row.label in tuning else {}))
     return found
+
+
+def tuned_rows(
+    table: Table, paper: str, scale: Scale, rows: Sequence[Row], say: Callable[[str], None]
+) -> tuple[Scale, dict[str, list[dict[str, Any]]]]:
+    """Tune the learning rates of the trained rows, and at the small scale the length of their runs.
+
+    Returns:
+        The scale with the length, and the cells by label of the row.
+    """
+    trained = [row for row in rows if row.recipe is not None] if table.tuning else []
+    for length in LENGTHS if scale.mini else (1,):
+        scale, cells = replace(scale, length=length), {}
+        for row in trained:
+            say(f"tuning, {length} x the steps: {row.label}")
+            cells[row.label] = tuned(row, table, paper, scale)[1]
+        if not any(map(too_short, cells.values())):
+            break
+    return scale, cells
+
+
+def tuned(row: Row, table: Table, paper: str, scale: Scale) -> tuple[Recipe, list[dict[str, Any]]]:
+    """Run a row with the tuning seeds and more and more learning rates, unless these runs are finished.
+
+    Returns:
+        The recipe with the best rates, and a cell per rate and seed: factor on the rates, seed, score on the development
+        task (None for a run that diverged; larger is better), best step and number of steps.
+    """
+    recipe = write_inputs(scaled(row, paper, scale))
+    rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
+    (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
+    sign, cells = -1 if lower_is_better(task) else 1, []
+
+    tried = recipe.replace("export.whiten", False)  # which is fitted after training: rows that differ in it share the runs
+
+    def changed(recipe: Recipe, factor: float) -> Recipe:
+        return recipe.changed({path: factor * rate for path, rate in rates.items()})
+
+    def score(power: int) -> float:
+        factor = RATIO**power
+        for seed in table.tuning:
+            cell: dict[str, Any] = {"factor": factor, "seed": seed, "score": None, "best_step": None, "steps": None}
+            cells.append(cell)
+            try:
+                folder = runs_of(tried, scale) / f"rates-{factor:.3g}" / f"seed-{seed}"
+                summary = run_seed(changed(tried, factor), seed, folder)
+            except NonFiniteLoss:
+                return -math.inf
+            cell |= {"score": sign * summary["best_score"], "best_step": summary["best_step"], "steps": summary["steps"]}
+        return by_rate(cells)[factor]
+
+    if max(bracket(score).values()) == -math.inf:
+        raise RecipeError(f"{row.label}: every learning rate diverges; lower those of the recipe {recipe.name}")
+    return changed(recipe, winner(cells)), cells
+
+
+def runs_of(recipe: Recipe, scale: Scale) -> Path:
+    """Return the folder of all runs of a recipe, whatever their seed."""
+    identity = resolve(recipe.replace("run.seed", 0)).identity()
+    return scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}"
 
 
 def seeds_of(row: Row, seeds: Sequence[int] | None) -> Sequence[int]:
@@ -202,11 +277,13 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     if row.recipe is not None:
         assert seed is not None
         recipe = scaled(row, paper, scale)
-        identity = resolve(recipe.replace("run.seed", 0)).identity()
-        folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
+        folder = runs_of(recipe, scale) / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         recipe = write_inputs(recipe)
-        if candidates := candidates_of(recipe, table, scale):
+        if table.tuning:
+            recipe = tuned(row, table, paper, scale)[0]
+            folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
+        elif candidates := candidates_of(recipe, table, scale):
             recipe = best_of(candidates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
         summary = run_seed(recipe, seed, folder)
@@ -214,6 +291,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         trained |= {"recipe": recipe.name, "identity": identity, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
+        trained["eval_steps"] = recipe.evaluation.eval_steps
         rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
         run = {"run": summary["mlflow_run_id"], "rates": rates}
         spec = summary["export"]
@@ -258,13 +336,12 @@ def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
-    """Return the candidates for a row, with other learning rates or loss weights, by folder name.
+    """Return the candidates for a row, with other weights of its losses, by folder name.
 
     The weight of a loss that the recipe does not have is not searched, and at the small scale no weight is.
     """
     given = recipe.flat()
-    rates = {path: rate for path, rate in given.items() if _RATE.fullmatch(path)}
-    tried = {f"rates-{factor:g}": {path: factor * rate for path, rate in rates.items()} for factor in table.rates}
+    tried = dict[str, dict[str, float]]()
     grid = {} if scale.mini else {path: values for path, values in table.grid.items() if given.get(path)}
     for point in itertools.product(*grid.values()) if grid else ():
         tried["weights-" + "-".join(f"{value:g}" for value in point)] = dict(zip(grid, point, strict=True))

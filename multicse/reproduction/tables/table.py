@@ -33,6 +33,8 @@ class Claim:
     says: str
     row: str
     against: str
+    effect: float | None = None
+    """The paper's own effect in points, for the power of the test."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,11 @@ class Table:
     """Function that computes the columns if they are not tasks."""
     claims: tuple[Claim, ...] = ()
     """Claims to test."""
-    rates: tuple[float, ...] = ()
-    """Factors on all learning rates. Each is tried once per trained row, and the best one on the development task is used
-    for all seeds of the row."""
+    tuning: tuple[int, ...] = ()
+    """Seeds with which the learning rates of every trained row are tuned, see `protocol.py`; none: they are the recipe's."""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of settings by dotted path, whose combinations are tried in the same way."""
+    """Values of settings by dotted path. Each combination is tried once per trained row, and the best one on the development
+    task is used for all seeds of the row."""
     mini: tuple[str, ...] | None = None
     """Columns at the small scale; ``{data}`` is the folder of datasets and ``{shards}`` the folder of their shards. Default:
     the columns with available data."""

@@ -56,7 +56,8 @@ def test_every_setting_is_explained_and_can_be_given(name: str) -> None:
         words = {path: value if isinstance(value, tuple) else [value] for path, (*_, value) in settings.items()}
         line = [str(word) for path, values in words.items() for word in (f"--{path}", *values)]
         assert options.changed(recipe, options.split(line)[1]) == recipe
-        assert all(f"  --{path} " in options.listed(recipe) for path in settings)
+        listed = options.listed(recipe)
+        assert all(f"  --{path} " in listed for path in settings)
 
 
 def test_help_has_no_line_breaks_of_the_source_and_describes_a_default_once() -> None:

@@ -1,143 +1,113 @@
-"""Test properties of all recipes of all pipelines, and the settings of SG-BERT, GCLSR and MoCoUTRL."""
+"""All recipes: values of the papers with their source, golden files of all settings, and what holds for each of them.
+
+A file of ``recipes/`` has the settings of the first recipe of a pipeline and the differences of the others from it. After a
+deliberate change, ``python -m pytest tests/pipelines/test_recipes.py --record-golden`` writes the files again. They show
+that a setting has changed; ``values/`` shows that it is the paper's. There, a recipe is PAPER/NAME, a row of a table
+PAPER/TABLE/LABEL, "None" is no value, as on the command line, and ``optim.*`` is every update of the recipe. Recipes of
+``values`` have these settings; those of ``difference`` differ in these alone from their ``base``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multicse.evaluation.registry import is_development
-from multicse.pipelines.cli import parse
+from multicse.pipelines import clap, cyclip
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.pipelines.registry import NAMES, load
+from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.engine.checks import check_settings
+from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.recipe import Recipe
-from tests.pipelines.rows import difference, holds, recipe_in
+from tests.conftest import ROOT
+from tests.small import example
 
-ALL = {f"{paper}/{name}": make for paper in NAMES for name, make in load(paper).RECIPES.items()}
-
-
-TRANSLATED = {"streams.text.shards": "shards/stsb-translated", "streams.text.columns": ["original", "translation"]}
-NUMBERS: dict[str, dict[str, Any]] = {
-    "sgbert/bert-base": {
-        # Table 8
-        **{"streams.text.batch_size": 16, "optim.text.lr": 5e-5, "optim.text.betas": [0.9, 0.9], "run.epochs": 1},
-        **{"method.temperature": 0.01, "method.regularisation": 0.1, "evaluation.eval_steps": 50, "evaluation.patience": 10},
-        # Section 3: two layers of 4,096, [CLS], all layers of the teacher
-        **{
-            "method.loss": "opt3",
-            "method.head_width": 4096,
-            "encoder.pooling": "cls_before_pooler",
-            "method.first_layer": 0,
-        },
-        # Further settings of the released code
-        **{"optim.text.eps": 1e-6, "optim.text.warmup": 0.1, "optim.text.schedule": "linear", "optim.text.max_grad_norm": 1},
-        **{"streams.text.max_length": 128, "optim.text.weight_decay": 0, "evaluation.select": "stsb-dev"},
-        **{"evaluation.patience_counts": "no_new_best", "evaluation.keep": "best", "run.precision": "fp32"},
-    },
-    "gclsr/pwva-att-gp": {
-        # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
-        **{"streams.text.batch_size": 512, "optim.text.lr": 0.12, "optim.text.weight_decay": 1e-3, "run.epochs": 20},
-        **{"optim.text.schedule": "cosine", "optim.text.warmup": 5 / 20, "optim.text.max_grad_norm": None},
-        **{"optim.text.momentum": 0.9, "optim.text.momentum_after_warmup": 0.8},
-        **{"method.width": 4096, "method.bottleneck": 1024, "method.group_size": 16, "method.augmentation": "pwva"},
-        **{"encoder.regions": [1, 1, 1, 6, 15, 20], "encoder.filters": 300, "method.attention": None},
-        # Further settings of the released code
-        **{"optim.text.nesterov": True, "run.seed": 2, "run.precision": "fp32", "method.kinds": [0.5, 0.2, 0.2, 0.1]},
-        **{"streams.text.max_length": 64, "encoder.max_words": 64, "evaluation.select": "stsb-dev"},
-        **{
-            f"optim.text.groups.predictor.{name}": value
-            for name, value in (("lr", 1), ("schedule", "constant"), ("warmup", 0))
-        },
-    },
-    "mocoutrl/deberta-base": {
-        # Section 4.2
-        **{"method.temperature": 0.07, "method.momentum": 0.999, "optim.text.lr": 1e-6, "optim.text.schedule": "cosine"},
-        **{"streams.text.batch_size": 32, "encoder.path": "microsoft/deberta-base", "encoder.pooling": "mean"},
-        # From the released code; the paper does not print the weight of the losses
-        **{"method.balance": 0.5, "optim.text.weight_decay": 0, "streams.text.max_length": 200},
-        **{"streams.text.choose": "token", "method.variant": "fixed", "evaluation.select": "stsb-dev"},
-    },
+FOLDER = Path(__file__).parent
+EXAMPLES = {"simcsepp": "simcsepp", "tsdae": "tsdae", "uml": "uml", "esimcse": "new_method"}
+PIPELINES = {name: load(name).RECIPES for name in NAMES} | {paper: example(file).RECIPES for paper, file in EXAMPLES.items()}
+ALL: dict[str, Callable[[], Recipe]] = {
+    f"{paper}/{name}": make for paper, recipes in PIPELINES.items() for name, make in recipes.items()
 }
-"""Settings of the papers by recipe."""
-STEPS = {"sgbert/bert-base": (17_256, 1079), "gclsr/pwva-att-gp": (10_000, 400)}
-"""Number of samples, and steps; GCLSR's paper has 380 without the last, incomplete batch of an epoch."""
-DIFFERENCES: dict[str, dict[str, Any]] = {
-    # [errata 3.5, 3.6] weight decay that no table lists, a count of all decreases, the last weights
-    "sgbert/released": {
-        **{"method.variant": "released", "optim.text.weight_decay": 0.01},
-        **{"evaluation.patience_counts": "decreases", "evaluation.keep": "last"},
-    },
-    # Rows of the tables
-    "sgbert/T1/BERT-base BT": {"method.loss": "sg", "method.positive": "translation", **TRANSLATED},  # A.2
-    "sgbert/T7/BT + SG-OPT": {"method.positive": "both", **TRANSLATED},
-    "sgbert/T4/BERT-base SG-OPT": {  # mean pooling without the first layers; their number is not printed
-        **{"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079},
-        **{"method.pooling": "mean", "method.first_layer": 4},
-    },
-    "gclsr/T2/GCLSR-base": {
-        **{"method.augmentation": "none", "method.attention": "none", "method.group_size": None},
-        "encoder.regions": [1] * 6,
-    },
-    # [errata 5.8] the last row of Table 2 has the scores of Table 9's six banks of one word
-    "gclsr/headline": {"encoder.regions": [1] * 6},
-    # [errata 5.2] six banks of 640 filters, and unknown words are redrawn
-    "gclsr/released": {
-        **{"method.variant": "released", "encoder.regions": [1, 1, 1, 6, 10, 15]},
-        **{"encoder.filters": 640, "encoder.unknown": "redrawn"},
-    },
-    "mocoutrl/T3/RoBERTa, token loss": {
-        **{"encoder.path": "FacebookAI/roberta-base", "method.balance": 0.0, "method.perturbation": False},
-    },
-    # [errata 6.2, 6.3] the printed formulas change only the variant; the released code also has different settings
-    "mocoutrl/paper": {"method.variant": "paper"},
-    "mocoutrl/released": {
-        **{"method.variant": "released", "encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},
-        **{"streams.text.choose": "adjective", "streams.text.antonym": "any", "streams.text.words": [25, 500]},
-        **{"streams.text.max_skipped_share": 0.99, "streams.text.batch_size": 8},
-        **{"streams.text.shuffle": False, "optim.text.schedule": "constant", "optim.text.max_grad_norm": None},
-        **{"run.precision": "fp32", "run.epochs": 5},
-    },
-}
-"""Differences between the recipe of the paper and other recipes or rows of its tables."""
-
-SHAPES = {frozenset(make().flat()): make for make in ALL.values()}
-"""One recipe per set of settings."""
+VALUES = [tomllib.loads(file.read_text()) for file in sorted((FOLDER / "values").glob("*.toml"))]
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_numbers(name: str) -> None:
-    recipe = ALL[name]()
-    holds(recipe, NUMBERS[name])
-    if name in STEPS:
-        samples, steps = STEPS[name]
-        assert recipe.steps(samples) == steps
+def made(name: str) -> Recipe:
+    """Return a recipe ``PAPER/NAME``, or the recipe of a row of a paper's table ``PAPER/TABLE/LABEL``."""
+    if name in ALL:
+        return ALL[name]()
+    paper, table, label = name.split("/", 2)
+    return recipe_of(next(row for row in read_tables(paper)[table].rows if row.label == label))
 
 
-@pytest.mark.parametrize("name", DIFFERENCES)
-def test_differences(name: str) -> None:
-    paper, _, row = name.partition("/")
-    (base,) = (make for known, make in ALL.items() if known in NUMBERS and known.startswith(f"{paper}/"))
-    recipe = ALL[name]() if name in ALL else recipe_in(read_tables(paper), row)
-    assert difference(recipe, base()) == DIFFERENCES[name]
+def difference(one: Recipe, base: Recipe) -> dict[str, Any]:
+    """Return the settings in which a recipe differs from another, except for name and output."""
+    flat, other = one.flat(), base.flat()
+    paths = (flat.keys() | other.keys()) - {"name", "run.output_dir"}
+    return {path: flat.get(path) for path in sorted(paths) if flat.get(path) != other.get(path)}
+
+
+def settings(entry: Mapping[str, Any], recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of the settings of an entry of `VALUES`."""
+    for path, value in entry.items():
+        if path not in ("source", "recipes", "base"):
+            paths = [path.replace("*", update) for update in recipe.optim] if "*" in path else [path]
+            yield from ((one, None if value == "None" else value) for one in paths)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [entry for file in VALUES for entry in file["values"]],
+    ids=lambda entry: f"{entry['recipes'][0]}: {entry['source'][:40]}",
+)
+def test_values_are_those_of_the_source(entry: dict[str, Any]) -> None:
+    for name in entry["recipes"]:
+        flat = made(name).flat()
+        wanted = dict(settings(entry, made(name)))
+        assert {path: flat.get(path, "no such setting") for path in wanted} == wanted, name
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for file in VALUES for entry in file["difference"]], ids=lambda entry: entry["recipes"][0]
+)
+def test_differences_are_those_of_the_source(entry: dict[str, Any]) -> None:
+    for name in entry["recipes"]:
+        assert difference(made(name), made(entry["base"])) == dict(settings(entry, made(name))), name
+
+
+@pytest.mark.parametrize("paper", PIPELINES)
+def test_settings_are_unchanged(paper: str, pytestconfig: pytest.Config) -> None:
+    """None also stands for a setting that a recipe lacks: other streams have other settings."""
+    first, *others = (make() for make in PIPELINES[paper].values())
+    recipes = {first.name: first.flat(), **{recipe.name: difference(recipe, first) for recipe in others}}
+    found = json.loads(json.dumps(recipes).replace(f"{ROOT}/", ""))  # the folder of the shipped encoder
+    file = FOLDER / "recipes" / f"{paper}.json"
+    if pytestconfig.getoption("record_golden"):
+        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    stored = json.loads(file.read_text()) if file.exists() else {}
+    changed = {
+        (name, path): (stored.get(name, {}).get(path), found.get(name, {}).get(path))
+        for name in stored | found
+        for path in stored.get(name, {}) | found.get(name, {})
+    }
+    different = {place: two for place, two in changed.items() if two[0] != two[1]}
+    assert stored.keys() == found.keys() and not different, f"{different} (before, now); --record-golden if it is wanted"
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_recipe_fits_together_and_survives_json(name: str) -> None:
-    recipe: Recipe = ALL[name]()
+    recipe = ALL[name]()
     check_settings(recipe)
     assert Recipe.from_json(recipe.to_json()) == recipe
     select = recipe.evaluation.select
     assert select is None or is_development(select)
     assert (ALL[name].__doc__ or "").strip()
-
-
-@pytest.mark.parametrize("make", SHAPES.values(), ids=lambda make: make().name)
-def test_a_recipe_passes_through_the_command_line_unchanged(make: Callable[[], Recipe]) -> None:
-    assert parse({"it": make}, "", ["it", "--run.seed", "9"]) == make().replace("run.seed", 9)
 
 
 def test_no_two_recipes_are_the_same_experiment() -> None:
@@ -148,14 +118,13 @@ def test_no_two_recipes_are_the_same_experiment() -> None:
     assert all(recipe.paper == name.split("/")[0] for name, recipe in zip(ALL, recipes, strict=True))
 
 
-@pytest.mark.parametrize("paper", NAMES)
-def test_smoke_and_demo_need_no_download(paper: str) -> None:
-    for row in {"demo", "smoke"} & load(paper).RECIPES.keys():
-        recipe: Recipe = load(paper).RECIPES[row]()
-        tasks = (recipe.evaluation.select or "lee-dev", *recipe.evaluation.watch, *recipe.evaluation.final)
-        assert all(task.startswith("lee") or "runs/offline/" in task for task in tasks)
-        assert all(stream.shards.startswith("runs/offline/") for stream in recipe.streams.values())
-        assert recipe.run.gpus_per_worker == 0 and recipe.evaluation.data is None
+@pytest.mark.parametrize("name", [name for name in ALL if name.endswith(("/demo", "/smoke"))])
+def test_smoke_and_demo_need_no_download(name: str) -> None:
+    recipe = ALL[name]()
+    tasks = (recipe.evaluation.select or "lee-dev", *recipe.evaluation.watch, *recipe.evaluation.final)
+    assert all(task.startswith("lee") or "runs/offline/" in task for task in tasks)
+    assert all(stream.shards.startswith("runs/offline/") for stream in recipe.streams.values())
+    assert recipe.run.gpus_per_worker == 0 and recipe.evaluation.data is None
 
 
 def test_the_shipped_encoder_is_small_and_its_card_has_its_source() -> None:
@@ -165,3 +134,61 @@ def test_the_shipped_encoder_is_small_and_its_card_has_its_source() -> None:
     for word in ("masked accuracy", "STS-B dev", "licence", "steps"):
         assert word.lower() in card.lower()
     assert not list(folder.rglob("*.bin"))
+
+
+# ------------------------------------------------------------------------------------------- what follows from the values
+
+
+@pytest.mark.parametrize(
+    ("name", "samples", "steps"),
+    [
+        ("sgbert/bert-base", 17_256, 1079),
+        ("gclsr/pwva-att-gp", 10_000, 400),  # GCLSR's paper has 380 without the last, incomplete batch of an epoch
+        ("cyclip/cyclip", 2_806_641, 35_084 * 64),
+        ("clap/clap", 3_839, 4_320),
+        ("clap/released", 3_839, 1_800),
+    ],
+)
+def test_steps(name: str, samples: int, steps: int) -> None:
+    assert ALL[name]().steps(samples) == steps
+
+
+def rates(recipe: Recipe, steps: int, at: range | tuple[int, ...]) -> list[float]:
+    """Return the learning rates of the only update at these steps."""
+    ((_, optim),) = recipe.optim.items()
+    return [optim.lr * schedule_factor(optim, optim.schedule, steps, step) for step in at]
+
+
+def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
+    """[errata 4.4] Its step counter starts an epoch late: full learning rate at once, and past the end of the cosine."""
+    steps = 35_084 * 64
+    fixed, released = (
+        rates(cyclip.RECIPES[name](), steps, (0, 9_999, steps - 2, steps - 1)) for name in ("cyclip", "released")
+    )
+    assert fixed[:2] == pytest.approx([5e-8, 5e-4]) and released[0] > 4.99e-4
+    assert fixed[-1] < fixed[-2] and released[-1] > released[-2]  # the cosine rises again
+
+
+def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
+    """[errata 4.5] The runs of the paper and LAION end during the warm-up; in `warm` it is a share of the run."""
+    recipes = [clap.RECIPES[name]() for name in ("clap", "released", "warm")]
+    paper, released, fixed = (rates(one, one.steps(3_839), range(one.steps(3_839))) for one in recipes)
+    for values, peak in ((paper, 4.05e-5), (released, 5.625e-5)):
+        assert values == sorted(values) and values[-1] == pytest.approx(peak)
+    assert max(fixed) == pytest.approx(9e-5, rel=1e-4) and fixed[-1] < 1e-7
+    assert 9600 / made("clip/T5b/CLAP").steps(49_838) == pytest.approx(0.17, abs=2e-3)
+
+
+def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
+    """[errata 4.6] LAION's script selects on a split called Clotho-test; the paper reports scores on the selection split."""
+    for name in ("clap", "released"):
+        evaluation = clap.RECIPES[name]().evaluation
+        chosen = "retrieval:shards/clotho-val?primary=mean_map10"
+        assert (evaluation.select or "").removesuffix("&released=true") == chosen
+        assert evaluation.final[:2] == (chosen, chosen.replace("-val", "-test"))
+
+
+def test_premises_of_snli_are_captions_of_flickr() -> None:
+    for name in (name for name in cyclip.RECIPES if name.startswith(("clip", "cyclip")) and not name.endswith("-vit")):
+        retrieval = "retrieval:shards/flickr30k" in cyclip.RECIPES[name]().evaluation.final
+        assert retrieval == (not name.endswith(("-n", "-e"))), name

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any
@@ -21,7 +22,7 @@ from fsspec.utils import tokenize
 
 from multicse.data import limits
 from multicse.data.errors import DataError, command
-from multicse.data.remote import Denied, call_storage
+from multicse.data.remote import Denied, call_storage, is_remote
 
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
 TABLES = ("parquet", "arrow", *TEXT_TABLES)
@@ -41,8 +42,14 @@ DIALECT = ("separator", "quoted")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
+Names = Callable[[str], dict[str, bool]]
+"""Returns the sorted names in a folder and whether they are folders; each folder is listed once."""
+
+
 def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the URLs of all shards in order, local ones as absolute paths, and the folders that were named.
+
+    A named shard in a folder that cannot be listed (HTTP, a bucket with readable files) is missing only when it is read.
 
     Args:
         urls: Paths or URLs, joined by `::` or as a sequence, with brace ranges (`{000000..000004}`), lists (`{a,b}`), and
@@ -53,82 +60,86 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     Raises:
         DataError: If nothing is found, a shard is missing or named twice, or a protocol is unknown.
     """
+    names: Names = cache(_names)
     found: list[str] = []
     folders: list[str] = []
-    inside, located = cache(_names), cache(_absolute)
-
-    def in_listing(part: str) -> str | None:
-        """Return the URL of a shard if its folder lists it: one request to the store for a complete range."""
-        folder, _, name = part.rpartition("/")
-        if not folder.strip("/") or folder.endswith((":", "/")) or not _is_data(name):
-            return None
-        return f"{located(folder)}/{name}" if listing(located(folder)).get(name) is False else None
-
-    @cache
-    def listing(folder: str) -> dict[str, bool]:
-        """Return the content of a folder; nothing if it may not be listed, so that its files are requested one by one."""
-        try:
-            return inside(folder)
-        except Denied:
-            return {}
-
-    def files_in(folder: str, files: Sequence[str]) -> Iterator[str]:
-        """Yield the files. A folder with the name of a table is replaced by its files: Spark and Dask write such tables."""
-        for file in files:
-            below = inside(f"{folder}/{file}") if inside(folder).get(file) else None
-            names = None if below is None else _data_in(below)
-            if names == []:
-                raise DataError(f"{folder}/{file} is a folder without a table, perhaps a partitioned one; name its files")
-            yield from [file] if names is None else [f"{file}/{name}" for name in names]
-
-    for named in _pieces([urls] if isinstance(urls, str) else urls):
-        piece, options = split_options(named)
-        asked = options_of(named)
-        if is_hub_name(piece):
-            found += [file + _without_split(options) for file in _hub_files(piece, asked)]
-            continue
-        before = len(found)
-        try:
-            parts = list(braceexpand(piece))
-        except ValueError as error:
-            raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
-        for part in parts:
-            if len(parts) > 1 and (listed := in_listing(part)):
-                found.append(listed)
-                continue
-            url = _absolute(part)
-            folder, name = parent(url), posixpath.basename(url)
-            unsigned = file_name(url)
-            pattern = "*" in unsigned or "?" in unsigned or ("?" in name and not _is_data(unsigned))
-            if pattern and name not in inside(folder):  # files may have such names
-                files = list(
-                    files_in(folder, [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)])
-                )
-            elif (kind := _kind(url)) == "directory":
-                if DICT in inside(url):
-                    url, options = f"{url}/{_split(url, asked.get('split'))}", _without_split(options)
-                folder, files = url, _saved_files(url, inside(url)) or _data_in(inside(url))
-                _refuse_several_splits(part, files)
-                files = list(files_in(folder, files))
-                folders.append(url)
+    for piece in _pieces([urls] if isinstance(urls, str) else urls):
+        place, options = split_options(piece)
+        asked, before = options_of(piece), len(found)
+        for url in _braces(place):
+            if is_hub_name(url):
+                found += _hub_files(url, asked)
+            elif _is_pattern(url, names):
+                found += _matching(url, names)
+            elif _is_data(file_name(url)):
+                found += _named(url, names)
             else:
-                files = [name] if kind == "file" and _is_data(unsigned) else []
-            if not files:
-                raise _missing(part, folder, inside(folder))
-            found += [f"{folder}/{file}" for file in files]
+                found += _inside(url, names, asked.get("split"))
+                folders.append(url)
+        options = _without_split(options)
         if options and (tars := [url for url in found[before:] if not table_kind(url)]):
-            raise DataError(f"shards {named!r}: {options} is for tables, and {tars[0]} is not a table")
+            raise DataError(f"shards {piece!r}: {options} is for tables, and {tars[0]} is not a table")
         found[before:] = [url + options for url in found[before:]]
     if not found:
         raise DataError(
             f"shards {urls!r} names nothing; give a folder, a .tar file or a range like train-{{000000..000004}}.tar"
         )
-    if len(set(found)) < len(found):
-        twice = next(url for url, times in Counter(found).items() if times > 1)
+    if twice := [url for url, times in Counter(found).items() if times > 1]:
         raise DataError(
-            f"shards {urls!r} names {twice} twice; its samples would get the same views twice in an epoch. Name it once"
+            f"shards {urls!r} names {twice[0]} twice; its samples would get the same views twice in an epoch. Name it once"
         )
     return found, folders
+
+
+def _braces(place: str) -> list[str]:
+    """Return the URLs that the braces of one stand for, local ones as absolute paths."""
+    try:
+        return [_absolute(part) for part in braceexpand(place)]
+    except ValueError as error:
+        raise DataError(f"shards {place!r}: the braces do not match ({error}); write {{000000..000004}}") from error
+
+
+def _is_pattern(url: str, names: Names) -> bool:
+    """Return whether a URL has `*` or `?` in its last part, and is not a file with such a name."""
+    name, unsigned = posixpath.basename(url), file_name(url)
+    marked = "*" in unsigned or "?" in unsigned or ("?" in name and not _is_data(unsigned))
+    return marked and name not in names(parent(url))
+
+
+def _matching(pattern: str, names: Names) -> list[str]:
+    """Return the shards that match a pattern."""
+    folder, name = parent(pattern), posixpath.basename(pattern)
+    if files := [file for file in names(folder) if fnmatchcase(file, name) and _is_data(file)]:
+        return _files(folder, files, names)
+    raise _missing(pattern, folder, names)
+
+
+def _named(url: str, names: Names) -> list[str]:
+    """Return a shard that is named, which may be a folder with the name of a table."""
+    folder, name = parent(url), posixpath.basename(url)
+    if "://" in url and ("?" in url or url.startswith("http") or folder.endswith("/")):
+        return [url]  # of a place that is not listed
+    listed = names(folder)
+    if listed and name not in listed:
+        raise _missing(url, folder, names)
+    return _files(folder, [name], names) if listed else [url]
+
+
+def _inside(folder: str, names: Names, split: str | None = None) -> list[str]:
+    """Return the shards in a folder: those that its `state.json` lists, otherwise the tars, otherwise the tables."""
+    listed = names(folder)
+    if DICT in listed:
+        return _inside(f"{folder}/{_split(folder, split)}", names)
+    if files := _saved_files(folder, listed) or _data_in(listed):
+        _refuse_several_splits(folder, files)
+        return _files(folder, files, names)
+    raise _missing(folder, folder, names)
+
+
+def _files(folder: str, files: Sequence[str], names: Names) -> list[str]:
+    """Return the URLs of files. A folder with the name of a table is replaced by its files: Spark and Dask write such."""
+    urls = [[f"{folder}/{file}"] if not names(folder)[file] else _inside(f"{folder}/{file}", names) for file in files]
+    return [url for part in urls for url in part]
 
 
 def sizes(urls: str) -> tuple[int, ...]:
@@ -312,10 +323,7 @@ def checksum(url: str) -> str:
 
 
 def _absolute(url: str) -> str:
-    if is_hub_name(url):
-        return url
-    fs, path = filesystem(url)
-    return path if isinstance(fs, LocalFileSystem) else url.rstrip("/")
+    return url.rstrip("/") if is_remote(url) else str(filesystem(url)[1])
 
 
 def parent(url: str) -> str:
@@ -340,19 +348,15 @@ def _data_in(names: Collection[str]) -> list[str]:
     return next(filter(None, kinds), [])
 
 
-def _kind(url: str) -> str | None:
-    """Return "directory", "file" of a shard, or None. fsspec's `exists` is False if a store does not answer."""
-    fs, path = filesystem(url)
-    if not _is_data(file_name(url)):
-        return "directory" if call_storage(url, partial(fs.isdir, path)) else None
-    try:
-        return str(call_storage(url, partial(fs.info, path))["type"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _names(folder: str) -> dict[str, bool]:
-    """Return the sorted names in a folder and whether they are folders; empty if it does not exist or HTTP lists nothing."""
+    """Return the sorted names in a folder and whether they are folders; empty if it does not exist or is not listed."""
+    with contextlib.suppress(Denied):
+        return _list(folder)
+    return {}
+
+
+def _list(folder: str) -> dict[str, bool]:
+    """Return the names as `_names`. Raises Denied if this machine may not list the folder; HTTP lists nothing."""
     fs, path = filesystem(folder)
     try:
         if isinstance(fs, LocalFileSystem):  # fsspec would make every name absolute
@@ -362,9 +366,9 @@ def _names(folder: str) -> dict[str, bool]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except Denied:
-        if "http" not in folder.partition("://")[0]:
-            raise
-        return {}
+        if folder.startswith("http"):
+            return {}
+        raise
     except OSError as error:
         raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # the text may contain the URL
     kinds = [(entry["name"].rstrip("/").rpartition("/")[2], entry["type"] == "directory") for entry in entries]
@@ -374,34 +378,36 @@ def _names(folder: str) -> dict[str, bool]:
 def _refuse_several_splits(folder: str, files: list[str]) -> None:
     """Raise DataError for a folder with files of several splits: their names have different words of `SPLITS`."""
     words = {file: [word for word in re.split("[^A-Za-z]+", file) if word.lower() in SPLITS] for file in files}
-    splits = {file: tuple(sorted({word.lower() for word in words[file]})) for file in files}
-    found = {split: file for file, split in splits.items() if split}
+    found = {tuple(sorted({word.lower() for word in words[file]})): file for file in files if words[file]}
     if len(found) > 1:
-        patterns = [(f"*{word}*.{file.rpartition('.')[2]}", split) for split, file in found.items() for word in words[file]]
-        only = (one for one, split in patterns if all(fnmatchcase(file, one) == (splits[file] == split) for file in files))
-        pattern = f"{folder.rstrip('/')}/{next(only, next(iter(found.values())))}"
+        first, second = list(found.values())[:2]
+        own = next((f"*{word}*.{first.rpartition('.')[2]}" for word in words[first] if word not in words[second]), first)
         raise DataError(
             f"shards {folder!r}: the files there are of {' and '.join(map('-'.join, found))} ({', '.join(found.values())}); "
-            f"name the shards of one set: {shlex.quote(pattern)}"
+            f"name the shards of one set: {shlex.quote(f'{folder}/{own}')}"
         )
 
 
-def _missing(url: str, folder: str, names: Collection[str]) -> DataError:
-    shards = [name for name in names if _is_data(name)]
-    zipped = [name for name in names if _COMPRESSED.fullmatch(name) and (name == posixpath.basename(url) or not shards)]
+def _missing(url: str, folder: str, names: Names) -> DataError:
+    """Return the error for a URL without a shard in a folder, by what is there. Raises Denied if that may not be listed."""
+    listed = _list(folder)
+    if not listed:
+        folder, listed = parent(folder), names(parent(folder))
+    shards = [name for name in listed if _is_data(name)]
+    zipped = [name for name in listed if _COMPRESSED.fullmatch(name) and (name == posixpath.basename(url) or not shards)]
     if zipped:
         place, tool = f"{folder}/{zipped[0]}", UNCOMPRESS.get(zipped[0].rpartition(".")[2], "uncompress")
         return DataError(f"shards {url!r}: {place} is a compressed tar, which is not supported: {tool} {shlex.quote(place)}")
-    if file_name(url) in names:
-        raise DataError(
+    if file_name(url) in listed:
+        return DataError(
             f"shards {url!r}: this file is not a shard; shards are .tar, {', '.join('.' + kind for kind in TABLES)}, and of "
             f"{', '.join('.' + kind for kind in TEXT_TABLES)} also .gz. Decompress it, or write it as one of these (an "
             "array of JSON by jq -c '.[]' x.json > x.jsonl)"
         )
-    if shards:
-        there = f"{folder} contains {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
-    elif names:
-        there = f"{folder} contains neither .tar files nor tables ({', '.join(TABLES)})"
-    else:
-        there = f"the folder {folder} does not exist, is empty, or may not be listed"
-    return DataError(f"shards {url!r} not found: {there}. Create shards with: {command('pack')}")
+    there = (
+        f"has {len(shards)} shards, {shards[0]} to {shards[-1]}"
+        if shards
+        else "has no shards (of a partitioned table, name the files)"
+    )
+    there = there if listed else "does not exist, is empty, or may not be listed"
+    return DataError(f"shards {url!r} not found: the folder {folder} {there}. Create shards with: {command('pack')}")

@@ -163,7 +163,7 @@ def test_a_partitioned_table_is_not_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.parquet" / "lang=en").mkdir(parents=True)
     for name in ("b.parquet", "a.parquet/lang=en/part-0.parquet"):
         pq.write_table(pa.table({"text": ["one"]}), tmp_path / name)
-    with pytest.raises(DataError, match=r"a\.parquet is a folder without a table"):
+    with pytest.raises(DataError, match=r"a\.parquet has no shards \(of a partitioned table, name the files\)"):
         expand(str(tmp_path))
 
 

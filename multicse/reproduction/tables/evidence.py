@@ -53,7 +53,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         base = small.nonlingcse(nonlingcse.bert_base(), offline)
         own = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
         own = own.changed({"name": "multicse/mini", "export": recipe.export})
-    elif recipe.streams["text"].shards == "shards/stsb-sentences":
+    elif recipe.streams["text"].shards.startswith("shards/stsb-"):
         own = small.row("sgbert", recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
         if recipe.paper == "simcse":
             own = own.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})

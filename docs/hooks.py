@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -232,10 +233,43 @@ def limits() -> str:
     return table(("variable", "default", "limit"), rows)
 
 
+def errors() -> str:
+    """Return a table of settings that are refused, with the messages, and one of commands with parts of the messages."""
+    listed = tomllib.loads((ROOT / "docs/reference/errors.toml").read_text())
+    refused = (
+        (f"`{entry['recipe']}`", " ".join(f"`{path}={value}`" for path, value in entry["set"].items()), f"`{message}`")
+        for entry in listed["setting"]
+        for message in [refused_setting(entry["recipe"], entry["set"]).replace("`", "'")]
+    )
+    commands = (
+        (f"`multicse {entry['run']}`", " … ".join(f"`{part}`" for part in entry["message"])) for entry in listed["command"]
+    )
+    settings = table(("recipe", "changed to", "message"), refused)
+    return f"## Settings\n\n{settings}\n\n## Commands\n\n{table(('command', 'the message contains'), commands)}\n"
+
+
+def refused_setting(name: str, changes: dict[str, Any]) -> str:
+    """Return the message with which changes of a recipe are refused."""
+    from multicse.pipelines.api import load_recipe
+    from multicse.trainers.engine.checks import check_settings
+
+    own = ROOT / "examples" / f"{name.partition('/')[0]}.py"
+    recipe = load_recipe(f"{own}/{name.partition('/')[2]}" if own.is_file() else name)
+    check_settings(recipe)
+    try:
+        changed = recipe.changed({path: None if value == "None" else value for path, value in changes.items()})
+        check_settings(changed)
+        changed.method.check(changed, changed.encoder.read())
+    except ValueError as error:
+        return str(error).replace(f"{ROOT}/", "")
+    raise AssertionError(f"{name} with {changes} is not refused")
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "settings": settings,
     "tasks": tasks,
     "limits": limits,
+    "errors": errors,
 }
 """Functions that generate parts of docs/reference, by their names on the pages."""

@@ -56,25 +56,6 @@ def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value:
     assert after == before
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--optim.text.lr", "fast"], r"optim\.text\.lr: Input should be a valid number.*given 'fast'"),
-        (["--optim.text.lrr", "1"], r"--optim\.text\.lrr: .*Did you mean '--optim\.text\.lr'\?"),
-        (["--run.seed"], "--run.seed needs one value"),
-        (["--run.seed", "1", "2"], "--run.seed needs one value, given 1 2"),
-        (["--streams.image.scale", "0.5"], r"streams\.image\.scale\.1: Field required"),
-        (["--run.precision=fp8"], r"run\.precision: Input should be 'fp32', 'bf16' or 'fp16', given 'fp8'"),
-        (["--evaluation.keep", "None"], r"evaluation\.keep: .*given 'None'"),
-        (["smoke"], "smoke: unexpected word"),
-        (["--recipe", "smoke"], "demo: unexpected word"),
-    ],
-)
-def test_options_that_cannot_be_understood_are_named(arguments: list[str], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        visual("demo", *arguments)
-
-
 def test_settings_that_belong_together_are_changed_together() -> None:
     given = ["--streams.pairs.templates", "a {}.", "the {}.", "--streams.pairs.classes", "cat", "dog"]
     stream = parse(cyclip.RECIPES, "", ["smoke", *given]).flat()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from multicse.data.streams.base import Batch
-from multicse.pipelines import multicse
 from multicse.trainers import losses
-from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
@@ -161,23 +158,3 @@ def test_the_engine_sets_the_progress_of_the_run(recipe: Recipe, monkeypatch: py
     monkeypatch.setattr(Stepper, "__call__", watched)
     run_recipe(recipe.replace("run.max_steps", 4).replace("evaluation.select", None).replace("evaluation.final", ()))
     assert seen == [0.0, 0.25, 0.5, 0.75]
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("method.cyclic", {"method.cyclic": 1.0}),
-        ("method.guidance", {"method.guidance": 1.0, "method.summed": False}),
-        ("method.schedule", {"method.schedule": "cosine", "method.summed": False}),
-        ("method.guide.positive", {"method.guide.positive": "both"}),
-        ("method.groups.group_size", {"method.groups.group_size": 7}),
-        ("method.text.supervised", {"streams.text": multicse.small("synonyms").streams["text"]}),
-    ],
-)
-def test_errors_name_the_setting(name: str, changes: dict[str, Any]) -> None:
-    recipe = multicse.small("text")
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    with pytest.raises((RecipeError, ValueError), match=re.escape(name)):
-        check_settings(recipe)
-        recipe.method.check(recipe, None)

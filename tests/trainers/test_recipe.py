@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from multicse.data.settings import marked
-from multicse.pipelines import clap, cyclip, gclsr, mocoutrl, multicse, sgbert, simcse, visualcse
+from multicse.pipelines import cyclip, visualcse
 from multicse.pipelines.registry import NAMES, load
-from multicse.trainers.engine.checks import check_settings, find_callback
+from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.recipe import RecipeError
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        ("optim.text.learning_rate", 1, r"Did you mean 'optim\.text\.lr'\?"),
-        ("optim.txt.lr", 1, r"optim\.text\.lr\b"),
-        ("optim.text.lr", "fast", r"optim\.text\.lr"),
-        ("run.precision", "fp8", r"run\.precision"),
-        ("method.image.loss", "triplet", r"method\.image\.loss"),
-        ("streams.image.flip", 2, r"streams\.image\.flip"),
-    ],
-)
-def test_replace_names_the_setting(path: str, value: object, named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
-        visualcse.bert_base().replace(path, value)
 
 
 def test_identity_does_not_depend_on_where_a_run_executes() -> None:
@@ -142,87 +125,3 @@ def test_secrets_of_urls_are_not_stored_and_do_not_change_the_identity() -> None
     assert type(recipe).from_json(signed[0].to_json(secrets=True)) == signed[0]
     assert type(recipe).from_json(signed[0].to_json()).identity() == signed[0].identity() == signed[1].identity()
     assert recipe.replace("streams.text.shards", plain.replace("1", "2")).identity() != recipe.identity()
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "named"),
-    [
-        *(("run.matryoshka", sizes, r"run\.matryoshka") for sizes in ((0,), (8, -1), (8, 8))),
-        ("run.callbacks", ("json:dumps", ""), r"run\.callbacks\.1: an element is empty"),
-        ("run.callbacks", ("json:dumps", "json:dumps"), r"run\.callbacks: 'json:dumps' is given twice"),
-        ("evaluation.watch", ("lee-dev", "lee-dev"), r"evaluation\.watch: 'lee-dev' is given twice"),
-        ("evaluation.final", ("lee", "lee"), r"evaluation\.final: 'lee' is given twice"),
-        ("evaluation.final", ("lee", " "), r"evaluation\.final\.1: an element is empty"),
-        ("optim.text.betas", (0.9, 1.0), r"optim\.text\.betas\.1"),
-        ("optim.text.lr", float("inf"), r"optim\.text\.lr: Input should be a finite number"),
-        ("encoder.lora", {"rank": 4, "targets": ("query", "query")}, r"encoder\.lora\.targets: 'query' is given twice"),
-        ("streams.text.columns", (), r"streams\.text\.columns"),
-        ("streams.text.columns", ("txt", ""), r"streams\.text\.columns\.1: an element is empty"),
-        ("streams.text.weights", (1, 0), r"streams\.text\.weights\.1"),
-        ("streams.image.jitter", (0.1, -0.1, 0, 0), r"streams\.image\.jitter\.1"),
-        ("streams.image.std", (1, 1, 0), r"streams\.image\.std\.2"),
-    ],
-)
-def test_every_element_of_a_list_is_checked(path: str, value: object, named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
-        visualcse.demo().replace(path, value)
-
-
-@pytest.mark.parametrize(
-    ("make", "changes", "named"),
-    [
-        (visualcse.demo, {"encoder.lora": {"rank": 4, "targets": ("query", "qery")}}, r"targets.*'qery'; there are query,"),
-        (visualcse.demo, {"optim.text.groups": {"heads": {"lr": 1.0}}}, r"optim\.text\.groups: .*'heads'.*weights"),
-        (gclsr.demo, {"optim.text.groups": {"weights": {"lr": 1.0}}}, r"optim\.text\.groups: .*'weights'.*predictor"),
-        (mocoutrl.demo, {"streams.text.words": (9, 3)}, r"streams\.text\.words=\(9, 3\)"),
-        (gclsr.demo, {"encoder.regions": (1, 65)}, r"encoder\.regions"),
-    ],
-)
-def test_names_and_sizes_in_lists_are_checked_before_a_run(make: Any, changes: dict[str, Any], named: str) -> None:
-    recipe = make().changed(changes)
-    with pytest.raises(ValueError, match=named):
-        check_settings(recipe)
-        recipe.encoder.read()
-
-
-PAIRS = cyclip.demo().streams["pairs"].model_dump()
-IDLE: list[tuple[Any, dict[str, Any], str]] = [
-    *(
-        (simcse.demo, {"evaluation.select": None, f"evaluation.{name}": value}, f"evaluation.{name}")
-        for name, value in (("patience", 3), ("patience_counts", "decreases"), ("choose_untrained", False), ("keep", "last"))
-    ),
-    (simcse.demo, {"evaluation.patience_counts": "decreases"}, "evaluation.patience_counts"),
-    (simcse.demo, {"evaluation.keep": "last", "evaluation.choose_untrained": False}, "evaluation.choose_untrained"),
-    (simcse.demo, {"evaluation.watch": ("lee-dev",)}, "evaluation.watch"),
-    (simcse.demo, {"streams.text.max_skipped_share": 0.1}, "streams.text.max_skipped_share"),
-    (simcse.demo, {"optim.text.schedule": "constant", "optim.text.warmup": 0, "optim.text.ahead": 9}, "optim.text.ahead"),
-    (simcse.demo, {"run.precision": "bf16", "run.tf32": False}, "run.tf32"),
-    (simcse.demo, {"run.threads": 2, "run.gpus_per_worker": 1}, "run.threads"),
-    (visualcse.demo, {"streams.image.jitter_probability": 0}, "streams.image.jitter"),
-    (visualcse.demo, {"streams.image.jitter": (0, 0, 0, 0), "streams.image.jitter_probability": 0.5}, "jitter_probability"),
-    (cyclip.demo, {"streams.pairs.label": "number"}, "streams.pairs.label"),
-    (
-        cyclip.demo,
-        {"streams.pairs": {**PAIRS, "templates": ("a {}",), "classes": ("b",), "captions": "first"}},
-        "streams.pairs.captions",
-    ),
-    (clap.demo, {"method.tower.input.n_fft": 512}, "n_fft"),
-    (cyclip.demo, {"method.captions": 0, "method.temperature": 0.1}, "method.temperature"),
-    (gclsr.demo, {"optim.text.warmup": 0}, "optim.text.momentum_after_warmup"),
-    (gclsr.demo, {"method.augmentation": "none", "method.partial": 0.2}, "method.partial"),
-    (mocoutrl.demo, {"method.balance": 1, "method.margin": 2}, "method.margin"),
-    (mocoutrl.demo, {"method.token_loss": "eq10", "method.margin": 2}, "method.margin"),
-    (mocoutrl.demo, {"method.token_loss": "rows", "method.perturbation": True}, "method.perturbation"),
-    (multicse.demo, {"method.guide.temperature": 0.1}, "method.guide"),
-    (multicse.demo, {"method.groups.width": 64}, "method.groups"),
-    (multicse.demo, {"method.antonyms": False}, "method.antonyms"),
-    (sgbert.demo, {"method.positive": "translation", "method.loss": "sg", "method.first_layer": 1}, "method.first_layer"),
-    (simcse.demo, {"method.variant": "paper"}, "method.variant"),
-]
-
-
-@pytest.mark.parametrize(("make", "changes", "named"), IDLE, ids=[f"{named}-{n}" for n, (*_, named) in enumerate(IDLE)])
-def test_a_setting_without_effect_is_refused(make: Any, changes: dict[str, Any], named: str) -> None:
-    check_settings(make())
-    with pytest.raises(ValueError, match=rf"{re.escape(named)}\b.*(has no effect: .*|Input should be 'fixed')"):
-        check_settings(make().changed(changes))

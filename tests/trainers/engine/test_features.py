@@ -206,21 +206,6 @@ def test_each_data_set_needs_a_weight(short: Recipe) -> None:
             check_recipe(short.changed({"streams.text.weights": (1, 3), **conflict}))
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"streams.audio.weights": (1.0, 3.0), "streams.audio.shuffle": False}, r"streams\.audio\.weights=.*shuffle"),
-        ({"streams.image.scale": (0.0, 1.0)}, r"streams\.image\.scale=\(0\.0, 1\.0\)"),
-        ({"streams.image.scale": (0.9, 0.2)}, r"streams\.image\.scale"),
-        ({"streams.image.std": (0.2, 0.0, 0.2)}, r"streams\.image\.std"),
-        ({"method.text.hard_negative_log_weight": 1.0}, r"method\.text\.hard_negative_log_weight=1\.0 has no effect"),
-    ],
-)
-def test_settings_without_effect_or_sense_are_refused(recipe: Recipe, change: dict[str, Any], named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
-        check_settings(recipe.changed(change))
-
-
 CALLBACK = """
 import json
 from pathlib import Path

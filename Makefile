@@ -55,6 +55,7 @@ check-style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.words
 
 check-types: $(STAMP)
 	$(BIN)/mypy

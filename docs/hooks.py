@@ -123,18 +123,18 @@ def fenced(text: str) -> str:
 
 def settings() -> str:
     """Return a table of settings per part of a recipe: methods, encoders, streams, optimizers and the sections of a run."""
-    from multicse.data.streams import AnyStream
+    from multicse import plugins
     from multicse.models.config import AnyEncoder
     from multicse.pipelines.options import documented, shown
     from multicse.trainers import recipe
-    from multicse.trainers.registry import METHODS, method_config
 
     def rows(prefix: str, model: type[BaseModel]) -> Iterable[tuple[str, ...]]:
         for name, field in model.model_fields.items():
             meaning = documented(model, name)
             parts = [] if get_origin(field.annotation) is dict else [*models(field.annotation)]
+            parts = [part for part in parts if not getattr(part, "plugin", None)]  # has its own section
             if not parts or type(None) in get_args(field.annotation):
-                usual = {"name": "Name of the method.", "kind": "Kind of the stream."}
+                usual = {"name": "Name of the method.", "kind": "Kind of the stream.", "tower": "One of the towers below."}
                 meaning = meaning or usual.get(name, "See the next rows.")
                 yield f"`{prefix}.{name}`", f"`{shown(field.annotation)}`", default(field), meaning
             for part in parts:
@@ -152,8 +152,9 @@ def settings() -> str:
         *(section(title, "optim.UPDATE", model) for title, model in optim),
         section("optim.UPDATE.groups.GROUP", "optim.UPDATE.groups.GROUP", recipe.GroupOverride),
         *(section(f"encoder: {model.__name__}", "encoder", model) for model in models(AnyEncoder)),
-        *(section(f"streams.NAME: {kind(model)}", "streams.NAME", model) for model in models(AnyStream)),
-        *(section(f"method: {name}", "method", method_config(name)) for name in METHODS),
+        *(section(f"streams.NAME: {name}", "streams.NAME", model) for name, model in plugins.every("stream").items()),
+        *(section(f"method: {name}", "method", model) for name, model in plugins.every("method").items()),
+        *(section(f"method.tower: {name}", "method.tower", model) for name, model in plugins.every("tower").items()),
     ]
     return "\n".join(parts)
 
@@ -164,11 +165,6 @@ def models(annotation: Any) -> Iterable[type[BaseModel]]:
         yield annotation
     for part in get_args(annotation):
         yield from models(part)
-
-
-def kind(model: type[BaseModel]) -> str:
-    """Return the kind that a recipe gives a stream."""
-    return str(model.model_fields["kind"].default)
 
 
 def default(field: Any) -> str:

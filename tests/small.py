@@ -22,7 +22,7 @@ WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "li
 
 def example(name: str) -> Any:
     """Return the module of a file of examples/, whose methods are registered."""
-    from multicse.trainers.registry import own_module
+    from multicse.plugins import own_module
 
     return own_module(EXAMPLES / f"{name}.py")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from multicse import plugins
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Sequence[Hashable])
@@ -16,6 +20,56 @@ class Settings(BaseModel):
     """Frozen part of a recipe; unknown fields, and numbers that are infinite or NaN, are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    plugin: ClassVar[tuple[str, str] | None] = None
+    """Kind in `multicse.plugins`, and the field whose default is the name, of classes that are found by their name; a class
+    is registered if it defines this field itself."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Register the class."""
+        kind, field = cls.plugin or ("", "")
+        if field in get_annotations(cls) and isinstance(name := cls.model_fields[field].default, str):
+            plugins.add(kind, name, cls)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle settings that a user's file defines with the text of the file, which other processes lack."""
+        module = type(self).__module__
+        text = plugins.loaded().get(module)
+        if text is None:
+            return super().__reduce_ex__(protocol)
+        return _unpickled, (module, text, type(self).__name__, self.model_dump())
+
+
+def _unpickled(module: str, text: str, name: str, values: dict[str, Any]) -> Settings:
+    own = sys.modules[module] if plugins.loaded().get(module) == text else plugins.load_source(module, text)
+    made: Settings = getattr(own, name).model_validate(values)
+    return made
+
+
+def by_name(given: Any, base: type[Settings]) -> Any:
+    """Read settings of a kind whose class is found by its name, for a `BeforeValidator`.
+
+    Args:
+        given: Values by field, or settings.
+        base: Base of the classes, with `Settings.plugin`.
+
+    Raises:
+        ValueError: If no class has this name, or another class has the name of the given one.
+    """
+    kind, field = base.plugin or ("", "")
+    name = given.get(field) if isinstance(given, dict) else getattr(given, field, None)
+    if not isinstance(given, (dict, base)):
+        return given  # pydantic refuses it
+    found = plugins.get(kind, str(name))
+    if isinstance(given, dict):
+        return found.model_validate(given)
+    own = type(given)
+    if (own.__module__, own.__qualname__) != (found.__module__, found.__qualname__):
+        raise ValueError(
+            f"{own.__name__} has the {field} {name!r} of {found.__name__}; define one in the class: "
+            f"{field}: Literal['mine'] = 'mine'"
+        )
+    return given
 
 
 def _each_once(values: S) -> S:

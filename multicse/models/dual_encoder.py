@@ -23,8 +23,7 @@ from multicse.models.hub_folders import carried_files, half, languages_of, proje
 from multicse.models.pretrained import ENCODER
 from multicse.models.sentence_encoder import CardText, SentenceEncoder, shown
 from multicse.models.text_encoder import TOKENIZING, TextEncoder
-from multicse.models.tower import Projection
-from multicse.models.towers import AnyTower
+from multicse.models.tower import Projection, TowerConfig
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
 PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
@@ -61,7 +60,7 @@ class DualEncoder(SentenceEncoder):
     def __init__(
         self,
         text: TextEncoder,
-        tower: AnyTower,
+        tower: TowerConfig,
         embed_dim: int,
         projection: Projection = "linear",
         keeps_end: bool = True,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import BeforeValidator, SerializeAsAny
 from torch import Tensor, nn
 
-from multicse.data.settings import Settings
+from multicse.data.settings import Settings, by_name
 from multicse.models.hub_folders import half, model_class, read_json, unpooled
 from multicse.models.pretrained import TOWER
 
@@ -46,9 +48,13 @@ class Tower(nn.Module):
 class TowerConfig(Settings):
     """Settings of a tower. Kinds with a `path` can start from the weights of a folder or model ID."""
 
+    plugin: ClassVar = ("tower", "kind")
     modality: ClassVar[Modality]
     batch_norm: ClassVar[bool] = False
     """The tower contains BatchNorm, so vectors depend on the batch in training."""
+
+    kind: str
+    input: Any
 
     def check(self) -> None:
         """Raise ValueError if sizes do not match, or the folder cannot be used, without loading weights."""
@@ -91,6 +97,9 @@ class TowerConfig(Settings):
     def wrap(self, model: Any) -> Tower:
         """Return the tower for a model."""
         raise NotImplementedError  # the interface: every kind defines it
+
+
+AnyTower = Annotated[SerializeAsAny[TowerConfig], BeforeValidator(partial(by_name, base=TowerConfig))]
 
 
 def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:

@@ -1,11 +1,8 @@
-"""Image towers: CLIP's vision transformer and modified ResNet (Radford et al. 2021), and other vision transformers.
-
-Also contains the union of all kinds of towers.
-"""
+"""Image towers: CLIP's vision transformer and modified ResNet (Radford et al. 2021), and other vision transformers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -13,8 +10,6 @@ from torch import Tensor
 
 from multicse.data.settings import Place
 from multicse.data.streams.inputs import ImageInput
-from multicse.models.audio_towers import ASTTower as ASTTower
-from multicse.models.audio_towers import HTSATTower as HTSATTower
 from multicse.models.clip_layers import init_clip_vision, last_clip_layer
 from multicse.models.resnet import ModifiedResNet
 from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
@@ -147,7 +142,3 @@ class ResNet(Tower):
     def forward(self, x: Tensor) -> Tensor:
         """Encode images (B, 3, size, size) to vectors (B, width)."""
         return self.model(x)
-
-
-AnyTower = Annotated[ViTTower | ResNetTower | HTSATTower | ASTTower, Field(discriminator="kind")]
-"""Settings of any tower, identified by `kind`."""

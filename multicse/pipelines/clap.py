@@ -10,7 +10,7 @@ if not __package__:  # run as a file
 
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.pairs import AudioTextStream
-from multicse.models.towers import ASTTower, HTSATTower
+from multicse.models.audio_towers import ASTTower, HTSATTower
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig

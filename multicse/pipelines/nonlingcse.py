@@ -10,8 +10,8 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse.data.offline import OFFLINE
-from multicse.data.streams import AnyStream
 from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
@@ -92,7 +92,7 @@ def _row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
         "image": ImageConfig(weight=row.image[1], temperature=temperature, path="auto"),
         "audio": AudioConfig(weight=row.audio[1], temperature=temperature),
     }
-    streams: dict[str, AnyStream] = {
+    streams: dict[str, StreamConfig] = {
         "image": ImageStream(shards="shards/imagenet60", batch_size=48),
         "audio": AudioStream(shards="shards/librispeech50", batch_size=48),
     }
@@ -141,7 +141,7 @@ def offline(paper: str) -> Recipe:
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    streams: dict[str, AnyStream] = {
+    streams: dict[str, StreamConfig] = {
         "image": parts.offline_digits(),
         "audio": AudioStream(shards=f"{OFFLINE}/audio", batch_size=48, rate=8000, bins=32, frames=96),
     }

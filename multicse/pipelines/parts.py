@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data.offline import OFFLINE
-from multicse.data.streams import AnyStream
+from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import AudioInput
 from multicse.data.streams.text import TextStream
@@ -140,7 +140,7 @@ OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)
 def demo(
     paper: str,
     method: MethodConfig,
-    streams: dict[str, AnyStream],
+    streams: dict[str, StreamConfig],
     optim: dict[str, AnyOptim],
     *,
     steps: int,
@@ -173,7 +173,7 @@ def demo(
     )
 
 
-def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: str) -> Recipe:
+def demo_of_pairs(paper: str, method: MethodConfig, stream: StreamConfig, items: str) -> Recipe:
     """Return a demo on image-caption or audio-caption pairs, which is selected and evaluated by retrieval.
 
     Args:

@@ -14,8 +14,8 @@ from types import ModuleType
 
 from multicse.data.errors import command, did_you_mean
 from multicse.data.text_files import read_text
+from multicse.plugins import load_file
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.registry import load_file
 
 NAMES = tuple(
     file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)

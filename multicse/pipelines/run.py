@@ -14,10 +14,9 @@ from pathlib import Path
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
-from multicse import plugins
 from multicse.data.errors import EXIT_CODES, did_you_mean, handle_interrupt, report_error
 
-FOLDERS = {folder.name: folder for folder in (Path(__file__).parent, *plugins.packages())}
+FOLDERS = {folder.name: folder for folder in sorted(Path(__file__).parents[1].glob("*/"))}
 VERBS = {
     file.stem: f"multicse.{package}.{file.stem}"
     for package, folder in FOLDERS.items()

@@ -13,8 +13,8 @@ from torch import Tensor
 from multicse.data.settings import refuse_idle
 from multicse.data.streams.base import Batch
 from multicse.models.text_folders import has_dropout
-from multicse.models.tower import Projection
-from multicse.models.towers import AnyTower, ViTTower
+from multicse.models.tower import AnyTower, Projection
+from multicse.models.towers import ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
 from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_updates

@@ -49,6 +49,7 @@ class RecipeParts(Protocol):
 class MethodConfig(Settings):
     """Settings of a method. A subclass narrows `name` to a literal, which identifies the class in a saved recipe."""
 
+    plugin: ClassVar = ("method", "name")
     encoder_kind: ClassVar[str] = "transformer"
     """The kind of encoder that the method trains (`multicse.models.sentence_encoder.AnyEncoderConfig`)."""
     smallest_batch: ClassVar[int] = 2

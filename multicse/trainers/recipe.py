@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import getitem
 from typing import Annotated, Any, Literal, Self
 
@@ -22,16 +22,15 @@ from pydantic import (
 )
 
 from multicse.data.errors import did_you_mean, redacted
-from multicse.data.settings import EachOnce, Machine, Name, Place, Settings, TaskName, marked, refuse_idle
+from multicse.data.settings import EachOnce, Machine, Name, Place, Settings, TaskName, by_name, marked, refuse_idle
 from multicse.data.shard_urls import parse_options
 from multicse.data.shards import ShardSet
-from multicse.data.streams import AnyStream
+from multicse.data.streams.base import StreamConfig
 from multicse.models.config import AnyEncoder
 from multicse.models.config import EncoderConfig as EncoderConfig
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig
-from multicse.trainers.registry import method_config
 
 
 class GroupOverride(Settings):
@@ -259,12 +258,8 @@ class RecipeError(ValueError):
         super().__init__(redacted(text))
 
 
-def _method(given: Any) -> Any:
-    return method_config(str(given.get("name", ""))).model_validate(given) if isinstance(given, dict) else given
-
-
-AnyMethod = Annotated[SerializeAsAny[MethodConfig], BeforeValidator(_method)]
-"""Distinguished by their name, which the registry resolves."""
+AnyMethod = Annotated[SerializeAsAny[MethodConfig], BeforeValidator(partial(by_name, base=MethodConfig))]
+AnyStream = Annotated[SerializeAsAny[StreamConfig], BeforeValidator(partial(by_name, base=StreamConfig))]
 
 
 class Recipe(Settings):
@@ -424,9 +419,9 @@ class Recipe(Settings):
 
 
 def _setting(place: tuple[int | str, ...]) -> list[str]:
-    """Return the path of a setting without the discriminators of methods, streams, encoders and optimizers."""
+    """Return the path of a setting without the discriminators of encoders and optimizers."""
     names = [str(part) for part in place]
-    kind = {"encoder": 1, "streams": 2, "optim": 2}.get(names[0], len(names)) if names else 0
+    kind = {"encoder": 1, "optim": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
 
 

@@ -22,6 +22,7 @@ from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.evaluation.encoders.multimodal import load_whole
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError, Sound
+from multicse.models.audio_towers import ASTTower, HTSATTower
 from multicse.models.dual_encoder import DualEncoder, check_projection
 from multicse.models.dual_export import form_of, save_dual
 from multicse.models.hub_folders import carried_files, load_saved
@@ -30,7 +31,7 @@ from multicse.models.sentence_encoder import hub_names
 from multicse.models.st_modules import Conventions
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import new_model, text_config
-from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from multicse.models.towers import ResNetTower, ViTTower
 from multicse.trainers.engine.export import verify_export
 from tests.models import tiny_encoder
 

@@ -15,7 +15,7 @@ from transformers import ClapAudioModel
 
 from multicse.data.errors import DataError
 from multicse.data.streams.inputs import AudioInput
-from multicse.models.towers import HTSATTower
+from multicse.models.audio_towers import HTSATTower
 from multicse.reproduction.sources import htsat
 
 SPEC, PATCH, WINDOW, DEPTHS, HEADS = 32, 2, 4, (2, 2), (1, 2)

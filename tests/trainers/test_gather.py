@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
-from multicse.models.towers import HTSATTower, ResNetTower, ViTTower
+from multicse.models.audio_towers import HTSATTower
+from multicse.models.towers import ResNetTower, ViTTower
 from multicse.pipelines import gclsr
 from multicse.trainers import gather
 from multicse.trainers.clip import CLIPConfig

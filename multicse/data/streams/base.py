@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -89,7 +89,9 @@ class Batch:
 
 
 class StreamConfig(Settings):
-    """Settings of every stream."""
+    """Settings of every stream. A subclass defines `kind`, which identifies it in a recipe."""
+
+    plugin: ClassVar = ("stream", "kind")
 
     shards: Shards
     """Shard URLs: a path, a folder, a brace range, or several of these joined by `::`."""
@@ -117,6 +119,7 @@ class StreamConfig(Settings):
     """Largest share of skipped samples per epoch, with `on_bad_sample` `skip`: above it, the run stops."""
     cpus: Machine[float] = Field(0.25, gt=0)
     """Number of logical CPUs of a reading task."""
+    kind: str
 
     @property
     def texts(self) -> bool:

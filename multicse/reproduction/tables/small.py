@@ -11,10 +11,10 @@ from typing import Any
 
 from multicse.pipelines import parts, registry
 from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.plugins import own_module
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import content, filled
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.registry import own_module
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 NLI_SHARE = 27

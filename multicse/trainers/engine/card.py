@@ -10,13 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from multicse import plugins
 from multicse.data.settings import marks
 from multicse.evaluation.registry import gold_of
 from multicse.evaluation.tables import before_after
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
 from multicse.trainers.recipe import RunConfig
-from multicse.trainers.registry import method_config
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (
@@ -117,7 +117,7 @@ def model_card(
         best_step=numbers["best_step"],
         data=data,
         recipe=json.dumps(_publishable(recipe), indent=2, ensure_ascii=False),
-        citations="\n".join(bibtex([*method_config(method).citations, LIBRARY])),
+        citations="\n".join(bibtex([*plugins.get("method", method).citations, LIBRARY])),
         versions=", ".join(f"{library} {version}" for library, version in versions.items()),
     )
     return f"{card}\n"

@@ -21,13 +21,13 @@ from multicse.data.shard_urls import expand, is_hub_name
 from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
+from multicse.plugins import own_module
 from multicse.trainers.engine.checkpoint import refuse_unwritable_storage
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.inputs import places
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError, SGDConfig
-from multicse.trainers.registry import own_module
 
 log = logging.getLogger(__name__)
 
@@ -414,7 +414,7 @@ def find_callback(name: str) -> Callback:
 
     It is a function, or a class without arguments, which a run instantiates. A callback with `state_dict` and
     `load_state_dict` has a state, which checkpoints contain. Workers get the text of such a file from the driver
-    (`registry.loaded`).
+    (`plugins.loaded`).
 
     Raises:
         ValueError: If it cannot be imported, or has only one of the two methods.

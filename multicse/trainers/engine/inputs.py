@@ -20,6 +20,7 @@ import huggingface_hub
 from fsspec.implementations.local import LocalFileSystem
 from pydantic import BaseModel
 
+from multicse import plugins
 from multicse.data import shard_urls
 from multicse.data.settings import Mark, marked
 from multicse.data.shard_urls import filesystem, split_options
@@ -27,7 +28,6 @@ from multicse.data.shards import ShardSet
 from multicse.data.text_files import read_text
 from multicse.evaluation import registry as tasks
 from multicse.evaluation.registry import make_tasks
-from multicse.trainers import registry
 from multicse.trainers.recipe import Recipe, local_task
 
 WHOLE = 2**26
@@ -176,7 +176,7 @@ def _sources(recipe: Recipe) -> dict[str, str]:
         if place.endswith(".py") and Path(place).is_file():
             found[Path(place).name] = read_text(place)
         else:
-            todo.append(registry.module_of(place) if place.endswith(".py") else place)
+            todo.append(plugins.module_of(place) if place.endswith(".py") else place)
     todo += [name for text in found.values() for name in _imported(text)]
     seen = set[str]()
     while todo:
@@ -202,8 +202,8 @@ def _parts(value: Any) -> Iterator[BaseModel]:
 
 def _source(module: str) -> tuple[str, str] | None:
     """Return file name and text of a module, or None for MultiCSE, the standard library and installed packages."""
-    if (text := registry.loaded().get(module)) is not None:
-        return registry.file_name(module), text
+    if (text := plugins.loaded().get(module)) is not None:
+        return plugins.file_name(module), text
     file = _file_of(module)
     if file is None or file.suffix != ".py" or {"site-packages", "dist-packages"} & {*file.parts}:
         return None

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from multicse import plugins
 from multicse.data import shard_writer
 from multicse.data.errors import redacted
 from multicse.data.executor import started
@@ -23,7 +24,6 @@ from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
-from multicse.trainers import registry
 from multicse.trainers.engine import record
 from multicse.trainers.engine.checkpoint import NODE_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import (
@@ -78,7 +78,7 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
     for name, source in settings["methods"].items():
-        registry.load_source(name, source)
+        plugins.load_source(name, source)
     import ray
     from ray.train import get_context
 
@@ -345,7 +345,7 @@ def _in_workers(
         train_loop_config={
             "recipe": uploaded.to_json(secrets=True),
             "shards": ray.put({name: uploaded.shards(name) for name in uploaded.streams}),
-            "methods": registry.loaded(),
+            "methods": plugins.loaded(),
             "output": str(output),
             "place": store.place,
             "run": store.run,

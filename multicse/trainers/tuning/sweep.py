@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ray import tune
 from ray.tune.search.sample import Domain
 
+from multicse import plugins
 from multicse.data.errors import redacted
-from multicse.trainers import registry
 from multicse.trainers.engine import record
 from multicse.trainers.engine.checks import check_recipe, check_streams
 from multicse.trainers.engine.launch import resolve, with_uploaded_shards
@@ -175,7 +175,7 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         seeds=sweep.seeds,
         run=str(record.read(folder).get("run", "")),
         source=source_tags(),
-        methods=registry.loaded(),
+        methods=plugins.loaded(),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from multicse.trainers import registry
+from multicse import plugins
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
 from multicse.trainers.engine.checks import check_recipe, describe_shards_of
 from multicse.trainers.engine.cluster import quiet, to_foreground
@@ -66,12 +66,12 @@ class Plan:
     source: Mapping[str, str] = field(default_factory=dict)
     """Result of `source_tags` on the driver; a trial's process runs a script of Ray."""
     methods: Mapping[str, str] = field(default_factory=dict)
-    """Result of `registry.loaded` on the driver: methods from user files."""
+    """Result of `plugins.loaded` on the driver: methods from user files."""
 
     def recipe(self, changes: Changes) -> Recipe:
         """Return the recipe of a trial, with the sweep's first seed."""
-        for name in self.methods.keys() - registry.loaded().keys():
-            registry.load_source(name, self.methods[name])
+        for name in self.methods.keys() - plugins.loaded().keys():
+            plugins.load_source(name, self.methods[name])
         return Recipe.from_json(self.as_it_stands).changed(dict(changes)).replace("run.seed", self.seeds[0])
 
     def run_folder(self, trial_id: str, seed: int | str) -> Path:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from multicse.plugins import load_file
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.guests import GuestError
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.registry import load_file
 from tests.small import text_only
 from tests.trainers.engine.test_engine import run
 

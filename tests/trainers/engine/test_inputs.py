@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from multicse import plugins
 from multicse.data.streams.text import EDATextStream
 from multicse.models.config import WordEncoderConfig
 from multicse.models.towers import ViTTower
-from multicse.trainers import registry
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
 from multicse.trainers.engine.inputs import difference, digest_of, inputs, places, start_over
@@ -117,7 +117,7 @@ SIGN = +1
 def _method(recipe: Recipe, folder: Path) -> Input:
     file = folder / "mine.py"
     file.write_text(METHOD)
-    content = recipe.model_dump() | {"method": registry.load_file(file).MineConfig(head="none")}
+    content = recipe.model_dump() | {"method": plugins.load_file(file).MineConfig(head="none")}
     return Input(Recipe.model_validate(content), "mine.py", file, b"+1", b"-1")
 
 
@@ -125,7 +125,7 @@ def _imported(recipe: Recipe, folder: Path) -> Input:
     (folder / "mine_too.py").write_text(f"{METHOD}\ndef loss():\n    from formulas_of_mine import SIGN\n")
     file = folder / "formulas_of_mine.py"
     file.write_text("SIGN = +1\n")
-    content = recipe.model_dump() | {"method": registry.load_file(folder / "mine_too.py").MineConfig(head="none")}
+    content = recipe.model_dump() | {"method": plugins.load_file(folder / "mine_too.py").MineConfig(head="none")}
     return Input(Recipe.model_validate(content), "formulas_of_mine.py", file, b"+1", b"-1")
 
 
@@ -182,7 +182,7 @@ def test_a_run_refuses_inputs_that_have_changed(
     before, _, after = one.file.read_bytes().rpartition(one.old)
     one.file.write_bytes(before + one.new + after)
     if one.file.name == "mine.py":
-        registry.load_file(one.file)
+        plugins.load_file(one.file)
     way = "--run.overwrite" if finished else "--run.resume never"
     with pytest.raises(RecipeError, match=rf"^{one.name}.* ha(s|ve) changed .*Restore .* another run\.output_dir.*: {way}$"):
         again()
@@ -192,7 +192,7 @@ def test_a_run_refuses_inputs_that_have_changed(
 
     shutil.copy(tmp_path / "copy" / one.file.relative_to(folder), one.file)
     if one.file.name == "mine.py":
-        registry.load_file(one.file)
+        plugins.load_file(one.file)
     assert again() == result
     shutil.rmtree(folder)
     assert again() == result

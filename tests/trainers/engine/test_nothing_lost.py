@@ -1,7 +1,12 @@
-"""No command deletes or replaces what its run did not write: random sequences of commands, deaths and losses.
+"""A run in its folder as a state machine: random sequences of commands, deaths, losses, damage and outages.
 
-The real `run_recipe`, `Output` and `Store` run with a stand-in for training, which writes small checkpoints, and for MLflow.
-``MULTICSE_SEQUENCES=500`` sets the number of sequences.
+* No command deletes or replaces what its run did not write, nor permanent checkpoints without ``--run.overwrite``.
+* The same command goes on at the newest checkpoint, wherever the process was killed.
+* Journal and MLflow run have every step once.
+* A finished run stays finished; only what could not be sent is sent.
+
+The real `run_recipe`, its records, journal and stores run with stand-ins for training, which writes small checkpoints, and
+for MLflow. ``MULTICSE_SEQUENCES=500`` sets the number of sequences.
 """
 
 from __future__ import annotations
@@ -16,7 +21,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +28,9 @@ import pytest
 from multicse.trainers.engine import launch, output, record
 from multicse.trainers.engine.checkpoint import CheckpointError, Store, name_of
 from multicse.trainers.engine.hosts import Host
+from multicse.trainers.engine.journal import Journal, retire
+from multicse.trainers.engine.mlflow_server import TrackingError
+from multicse.trainers.engine.tracking import FoundRun, Tracker
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import text_only
 
@@ -34,6 +41,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 SEQUENCES = int(os.environ.get("MULTICSE_SEQUENCES", "20"))
 STEPS = 8
+MOMENTS = 60
+"""About as many moments before and after a write as a command has."""
 FOLDERS = ("one/runs/x", "two/runs/x", "one/runs/y")
 """Output folders. In a storage, the names of the first two are the same."""
 STORAGES = ("", "disk", "file://")
@@ -74,21 +83,64 @@ class Written:
 
 
 @dataclass
+class Tracked:
+    """A run in MLflow."""
+
+    tags: dict[str, str]
+    status: str = "RUNNING"
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
 class World:
     """The stand-ins, and what they have seen of the current command."""
 
     dies_at: int | None = None
-    dies_in: str | None = None
+    """Step of training at which the process is killed."""
+    moments: int | None = None
+    """The process is killed at this one of the moments before and after it writes something."""
+    away: bool = False
+    """MLflow does not respond."""
     started: int | None = None
+    saved: set[int] = field(default_factory=set)
+    """Steps of which the newest checkpoint may be: the last one that was saved, and one that was being saved."""
     read_state: dict[str, Any] | None = None
     line: int = 0
-    stores: list[str] = field(default_factory=list)
-    tracked: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Tags of the MLflow runs by ID."""
+    stores: list[Store] = field(default_factory=list)
+    runs: dict[str, Tracked] = field(default_factory=dict)
+    """MLflow's runs by ID."""
 
-    def die(self, place: str) -> None:
-        if self.dies_in == place:
-            raise Died(place)
+    def moment(self) -> None:
+        if self.moments is not None:
+            self.moments -= 1
+            if not self.moments:
+                raise Died
+
+    def around(self, write: Any) -> Any:
+        """Return a function that writes something, with the moments before and after it."""
+
+        def wrapped(*given: Any, **named: Any) -> Any:
+            self.moment()
+            found = write(*given, **named)
+            self.moment()
+            return found
+
+        return wrapped
+
+    def responds(self) -> None:
+        if self.away:
+            raise TrackingError("MLflow is away")
+
+    def send(self, journal: Path, uri: str = "", run_id: str = "", timeout: float = 0, status: str = "", *_: Any) -> bool:
+        """Instead of `drain`."""
+        self.moment()
+        if not self.away:
+            known = self.runs[run_id]
+            steps = (line["step"] for _, line in Journal(journal).lines())
+            known.steps += [step for step in steps if step > max(known.steps, default=0)]
+            known.status = status or known.status
+        self.moment()
+        return not self.away
 
 
 def saves(step: int, keep_every: int | None) -> bool:
@@ -100,32 +152,38 @@ def engine(world: World) -> type:
     class Training:
         """Instead of `Engine`: saves a checkpoint every second step, and every permanent one."""
 
-        def __init__(self, recipe: Recipe, host: Host, log: object) -> None:
-            self.recipe, self.host = recipe, host
+        def __init__(self, recipe: Recipe, host: Host, log: Tracker) -> None:
+            self.recipe, self.host, self.log = recipe, host, log
 
         def run(self) -> dict[str, Any]:
             run, at = self.recipe.run, 0
-            world.stores.append(self.host.store._root)
+            world.stores.append(self.host.store)
             with self.host.checkpoint() as folder:
                 if folder is not None:
                     world.read_state = json.loads((folder / "state.pt").read_text())
                     at = world.read_state["step"]
-            world.started = at
+                    self.log.resume(folder)
+            world.started, world.saved = at, {at}
             for step in range(at + 1, STEPS + 1):
                 if step == world.dies_at:
-                    self.host.store.settle()
                     raise Died
+                self.log.log(step, {"train/text": step})
+                world.send(self.log.path, "", self.log.run_id)
                 if saves(step, run.keep_every):
+                    world.saved.add(step)
                     self.host.save(self.writer(step), {"step": step}, last=step == STEPS)
+                    world.saved = {step}
             return {}
 
         def writer(self, step: int) -> Any:
             state = {"step": step, "identity": self.recipe.identity(), "line": world.line}
+            files = {"method.safetensors": f"{self.recipe.identity()} {step} {world.line}", "state.pt": json.dumps(state)}
 
             def write(folder: Path) -> None:
-                (folder / "method.safetensors").write_text(f"{self.recipe.identity()} {step} {world.line}")
-                (folder / "state.pt").write_text(json.dumps(state))
-                (folder / "recipe.json").write_text(self.recipe.to_json())
+                for name, text in (files | {"recipe.json": self.recipe.to_json()}).items():
+                    (folder / name).write_text(text)
+                    world.moment()
+                self.log.store(folder)
 
             return write
 
@@ -139,37 +197,45 @@ def deliver(world: World) -> Any:
         for name in names:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(f"{recipe.identity()} {name}")
-            world.die("deliver")
+            world.moment()
         summary = {"export": str(folder / "export"), "checkpoint": str(checkpoint), "skipped": {}}
         return summary | {"mlflow_run_id": handle.run_id, "tracking_uri": handle.uri}
 
     return stand_in
 
 
+@dataclass
+class Handle:
+    """Instead of `RunHandle`."""
+
+    world: World
+    run_id: str
+    uri: str
+    journal: Path
+
+    def drain(self, journal: Path) -> bool:
+        return self.world.send(journal, self.uri, self.run_id)
+
+    def finish(self, status: str) -> bool:
+        return self.world.send(self.journal, self.uri, self.run_id, 0, status)
+
+
 @contextlib.contextmanager
 def stand_ins(world: World) -> Iterator[None]:
-    def open_run(uri: str, experiment: str, name: str, params: object, tags: Any = (), run_id: Any = None, **_: Any) -> Any:
-        world.die("open_run")
+    def open_run(uri: str, _: str, name: str, params: object, tags: Any = (), run_id: Any = None, **more: Any) -> Handle:
+        world.moment()
+        world.responds()
         if run_id is None:
-            run_id = f"tracked-{len(world.tracked)}"
-            world.tracked[run_id] = dict(tags)
-        return SimpleNamespace(run_id=run_id, uri=uri, drain=lambda journal: True, finish=lambda status: True)
+            run_id = f"tracked-{len(world.runs)}"
+            world.runs[run_id] = Tracked(dict(tags))
+        world.runs[run_id].status = "RUNNING"
+        world.moment()
+        retire(more["journal"], run_id)
+        return Handle(world, run_id, uri, more["journal"])
 
-    def find_runs(uri: str, experiment: str, tags: dict[str, str]) -> list[Any]:
-        found = [(run_id, own) for run_id, own in world.tracked.items() if tags.items() <= own.items()]
-        return [SimpleNamespace(run_id=run_id, tags=own) for run_id, own in found]
-
-    claim = Store.claim
-
-    def claimed(store: Store, folder: str) -> None:
-        world.die("claim")
-        claim(store, folder)
-
-    clear = output.Output.clear
-
-    def cleared(self: output.Output, **given: bool) -> None:
-        clear(self, **given)
-        world.die("clear")
+    def find_runs(uri: str, experiment: str, tags: dict[str, str]) -> list[FoundRun]:
+        world.responds()
+        return [FoundRun(name, one.status, one.tags) for name, one in world.runs.items() if tags.items() <= one.tags.items()]
 
     with pytest.MonkeyPatch.context() as patch:
         for name, stand_in in {
@@ -177,16 +243,35 @@ def stand_ins(world: World) -> Iterator[None]:
             "deliver": deliver(world),
             "check_recipe": lambda recipe: None,
             "check_vectors": lambda recipe: None,
-            "drain": lambda *_: True,
+            "drain": world.send,
             "prepare_encoder": lambda recipe: None,
-            "Tracker": lambda *_: contextlib.nullcontext(),
+            "Tracker": lambda path, uri, run_id, show: Tracker(path, "", run_id),
         }.items():
             patch.setattr(launch, name, stand_in)
         for name, stand_in in {"open_run": open_run, "find_runs": find_runs, "connect": lambda uri: None}.items():
             patch.setattr(output, name, stand_in)
-        patch.setattr(Store, "claim", claimed)
-        patch.setattr(output.Output, "clear", cleared)
+        for owner, writes in {
+            record: ("write_json",),
+            output.Output: ("clear",),
+            Store: ("claim", "make_way", "remove", "_send"),
+        }.items():
+            for name in writes:
+                before = getattr(owner, name)
+                after = world.around(before)
+                patch.setattr(owner, name, after if owner is record else _method(after))
+        patch.setattr(Store, "save", _save)
         yield
+
+
+def _method(write: Any) -> Any:
+    """Return a function as a method of a class."""
+    return lambda self, *given, **named: write(self, *given, **named)
+
+
+def _save(store: Store, step: int, write_files: Any, wait: bool = False) -> None:
+    """Instead of `Store.save`: in this thread, in which a kill ends the command."""
+    store._attempt(step, write_files)
+    assert store.trouble is None
 
 
 def ids(content: dict[str, Any] | None) -> set[str]:
@@ -211,8 +296,12 @@ class Commands(RuleBasedStateMachine):
         """Numbers of the folders that a folder is a copy of."""
         self.files: dict[Path, Written] = {}
         self.last: Command | None = None
-        self.expected: int | None = None
-        """Step at which the last command must go on if it is repeated, or None if that is open."""
+        self.expected: set[int] = set()
+        """Steps at one of which the last command must go on if it is repeated; empty if that is open."""
+        self.finished = False
+        """Whether the last command has finished and nothing has happened since then."""
+        self.moved = False
+        """Whether the folder of the last command was moved since then; a store does not know of it yet."""
         self.users = 0
 
     def teardown(self) -> None:
@@ -230,14 +319,14 @@ class Commands(RuleBasedStateMachine):
     def place(self, storage: str) -> str | None:
         return {"": None, "disk": str(self.root / "disk"), "file://": f"file://{self.root}/url"}[storage]
 
-    def command(self, asked: Command, dies_at: int | None, dies_in: str | None) -> str:
+    def command(self, asked: Command, dies_at: int | None, moments: int | None) -> str:
         """Carry out a command, compare all files, and return how it ended."""
         folder, world = self.root / asked.folder, self.world
         line = world.line = self.lines.setdefault(asked.folder, next(NUMBERS))
         # Without a record, a folder is the one that was at its path.
         lines = self.ancestors(line) | (self.ran.get(asked.folder, set()) if not record.read(folder) else set())
         self.ran.setdefault(asked.folder, set()).add(line)
-        world.dies_at, world.dies_in, world.started, world.read_state, world.stores = dies_at, dies_in, None, None, []
+        world.dies_at, world.moments, world.started, world.read_state, world.stores = dies_at, moments, None, None, []
         recipe = self.recipe.changed(
             {
                 "run.output_dir": str(folder),
@@ -261,6 +350,8 @@ class Commands(RuleBasedStateMachine):
         except (RecipeError, CheckpointError) as error:
             ended = "refused"
             note(f"refused: {error}")
+        except TrackingError:
+            ended = "away"
         except Died:
             ended = "died"
         note(f"{ended}, started at {world.started}")
@@ -269,7 +360,29 @@ class Commands(RuleBasedStateMachine):
         if state := world.read_state:
             assert state["identity"] == recipe.identity(), "a checkpoint of another recipe was read"
             assert state["line"] in lines, "a checkpoint of another folder was read"
+        self.check_steps(folder, ended)
         return ended
+
+    def check_steps(self, folder: Path, ended: str) -> None:
+        """Journal and MLflow have every step once, and the newest checkpoint is complete."""
+        journal = [line["step"] for _, line in Journal(folder / "journal.jsonl").lines()]
+        assert journal == sorted(set(journal)), f"steps in the journal: {journal}"
+        if self.world.started is None:
+            return
+        (store,) = self.world.stores
+        newest = Store(store.place, self.root / "downloads", run=store.run).newest()
+        steps = self.world.saved - {0}
+        assert (newest is None and self.world.saved != steps) or int(newest.name[5:]) in steps, f"newest is {newest}"
+        shutil.rmtree(self.root / "downloads", ignore_errors=True)
+        if ended == "finished":
+            assert journal == [*range(1, STEPS + 1)], f"steps in the journal: {journal}"
+            assert self.world.saved == {STEPS}
+            self.check_sent(folder)
+
+    def check_sent(self, folder: Path) -> None:
+        run = self.world.runs[json.loads((folder / "summary.json").read_text())["mlflow_run_id"]]
+        if not self.world.away:
+            assert (run.steps, run.status) == ([*range(1, STEPS + 1)], "FINISHED")
 
     def compare(
         self, before: dict[Path, str], lines: set[int], line: int, known: set[str], asked: Command, ended: str, folder: Path
@@ -293,7 +406,7 @@ class Commands(RuleBasedStateMachine):
                 self.files[file] = replace(moved)
                 continue
             step = int(file.parent.name[5:]) if file.parent.name.startswith("step-") else 0
-            inside = any(file.is_relative_to(store) for store in self.world.stores)
+            inside = any(file.is_relative_to(store._root) for store in self.world.stores)
             former = self.files.get(file)
             permanent = bool(inside and step and asked.keep_every and step % asked.keep_every == 0)
             permanent |= bool(former and former.permanent and former.content == content)
@@ -308,7 +421,7 @@ class Commands(RuleBasedStateMachine):
         resume=st.sampled_from(("auto", "auto", "auto", "never", "must")),
         overwrite=st.sampled_from((False, False, True)),
         dies_at=st.sampled_from((None, 1, 3, 6, 8)),
-        dies_in=st.sampled_from((None, None, None, "claim", "open_run", "clear", "deliver")),
+        moments=st.sampled_from((None, None, *range(1, MOMENTS))),
     )
     def start(
         self,
@@ -319,55 +432,76 @@ class Commands(RuleBasedStateMachine):
         resume: str,
         overwrite: bool,
         dies_at: int | None,
-        dies_in: str | None,
+        moments: int | None,
     ) -> None:
-        asked = Command(folder, storage, seed, keep, resume, overwrite)
-        self.carry_out(asked, dies_at, dies_in)
+        self.carry_out(Command(folder, storage, seed, keep, resume, overwrite), dies_at, moments)
 
     @precondition(lambda self: self.last is not None)
     @rule(
         keep=st.sampled_from((None, 2, 3)),
         dies_at=st.sampled_from((None, 3, 5, 7, 8)),
-        dies_in=st.sampled_from((None, None, None, "claim", "open_run", "deliver")),
+        moments=st.sampled_from((None, None, *range(1, MOMENTS))),
         loses=st.sampled_from((None, None, "folder", "run.json")),
     )
-    def repeat(self, keep: int | None, dies_at: int | None, dies_in: str | None, loses: str | None) -> None:
+    def repeat(self, keep: int | None, dies_at: int | None, moments: int | None, loses: str | None) -> None:
         """The same command goes on where the run was, also with another `keep_every` and after a loss."""
         assert self.last is not None
+        if loses and self.moved:
+            self.expected = set()
         if loses == "folder":
             self.lose_a_disk(self.last.folder)
         elif loses:
             (self.root / self.last.folder / loses).unlink(missing_ok=True)
             self.files.pop(self.root / self.last.folder / loses, None)
-        expected = self.expected
-        self.carry_out(replace(self.last, keep_every=keep, resume="auto", overwrite=False), dies_at, dies_in)
-        if expected is not None and self.world.started is not None:
-            assert self.world.started == expected, f"started at {self.world.started} instead of {expected}"
-        if expected is not None and dies_in is None:
-            assert self.world.started is not None, "the same command was refused"
+            self.finished = False
+        expected, finished, before = self.expected, self.finished, self.found()
+        ended = self.carry_out(replace(self.last, keep_every=keep, resume="auto", overwrite=False), dies_at, moments)
+        if finished:
+            folder = self.root / self.last.folder
+            assert ended in ("finished", "died") and self.world.started is None, "a finished run was not finished"
+            changed = {file.name for file, content in self.found().items() if before.get(file) != content}
+            assert changed <= {"summary.json", "recipe.json", "run.json"}
+            self.finished = True
+            if ended == "finished":
+                self.check_sent(folder)
+        if expected and self.world.started is not None:
+            assert self.world.started in expected, f"started at {self.world.started} instead of {expected}"
+        if expected and ended != "finished" and self.world.started is None:
+            assert ended != "refused", "the same command was refused"
+            self.expected = expected
+        assert not (expected and ended == "finished" and self.world.started is None), "the same command did nothing"
 
-    def carry_out(self, asked: Command, dies_at: int | None, dies_in: str | None) -> None:
-        ended = self.command(asked, dies_at, dies_in)
-        self.last = asked
-        self.expected = None
-        if ended == "died" and dies_at is not None and dies_in is None and self.world.started is not None:
-            saved = (step for step in range(self.world.started + 1, dies_at) if saves(step, asked.keep_every))
-            self.expected = max(saved, default=self.world.started)
+    def carry_out(self, asked: Command, dies_at: int | None, moments: int | None) -> str:
+        ended = self.command(asked, dies_at, moments)
+        self.last, self.finished, self.moved = asked, ended == "finished", False
+        self.expected = self.world.saved if ended == "died" and self.world.started is not None else set()
+        return ended
+
+    @rule(away=st.booleans())
+    def server(self, away: bool) -> None:
+        """MLflow is down, or up again."""
+        self.world.away = away
 
     def runs_files(self) -> list[Path]:
         return sorted(file for file, one in self.files.items() if one.line != USER)
 
     @precondition(lambda self: self.runs_files())
     @rule(data=st.data())
-    def lose_a_file(self, data: Any) -> None:
+    def lose_or_damage_a_file(self, data: Any) -> None:
         names = ("run.json", "recipe.json", "owner.json", "manifest.json", "state.pt", "summary.json", "journal.jsonl")
         name = data.draw(st.sampled_from(names))
         if files := [file for file in self.runs_files() if file.name == name]:
             file = data.draw(st.sampled_from(files))
-            file.unlink()
-            del self.files[file]
-            if not (name == "owner.json" and self.expected):
-                self.expected = None
+            if data.draw(st.booleans()):
+                file.unlink()
+                del self.files[file]
+            else:
+                content = file.read_bytes()
+                file.write_bytes(content[: len(content) // 2])
+                self.files[file] = replace(self.files[file], content=self.found()[file], permanent=False)
+            self.finished = False
+            if name not in ("owner.json", "run.json", "journal.jsonl"):
+                self.expected = set()
 
     @rule(folder=st.sampled_from(FOLDERS))
     def lose_a_disk(self, folder: str) -> None:
@@ -375,8 +509,9 @@ class Commands(RuleBasedStateMachine):
         if (self.root / folder).exists():
             shutil.rmtree(self.root / folder)
             self.files = {file: one for file, one in self.files.items() if not file.is_relative_to(self.root / folder)}
+            self.finished = False
             if self.last is not None and self.last.folder == folder and not self.last.storage:
-                self.expected = None
+                self.expected = set()
 
     @rule(where=st.sampled_from(FOLDERS), goal=st.sampled_from(FOLDERS), copies=st.booleans())
     def move(self, where: str, goal: str, copies: bool) -> None:
@@ -403,7 +538,9 @@ class Commands(RuleBasedStateMachine):
         if self.last is not None and self.last.folder in (where, goal):
             moved = not copies and self.last.folder == where
             self.last, kept = replace(self.last, folder=goal if moved else self.last.folder), self.expected
-            self.expected = kept if moved else None
+            self.expected = kept if moved else set()
+            self.moved = True
+            self.finished = False
 
     @rule(folder=st.sampled_from(FOLDERS), name=st.sampled_from(USER_FILES))
     def write_a_file(self, folder: str, name: str) -> None:
@@ -415,7 +552,7 @@ class Commands(RuleBasedStateMachine):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"of the user, number {self.users}")
             self.files[file] = Written(self.found()[file], USER, None)
-            self.expected = None
+            self.expected, self.finished = set(), False
 
     @precondition(lambda self: self.runs_files())
     @rule(data=st.data())
@@ -438,7 +575,7 @@ class Commands(RuleBasedStateMachine):
         shutil.copytree(source, new)
         for file in new.iterdir():
             self.files[file] = Written(self.found()[file], USER, None)
-        self.expected = None
+        self.expected, self.finished = set(), False
 
 
 def _renamed(file: Path, root: Path) -> list[Path]:
@@ -448,7 +585,7 @@ def _renamed(file: Path, root: Path) -> list[Path]:
     return [other for other in others if other.is_file()]
 
 
-def test_only_what_a_run_wrote_is_deleted_and_permanent_checkpoints_only_by_overwrite(recipe: Recipe) -> None:
+def test_a_run_survives_every_order_of_commands_deaths_and_losses(recipe: Recipe) -> None:
     class Seeded(Commands):
         pass
 

@@ -24,7 +24,7 @@ SHORT = "--run.max_steps 2"
 STAND_INS = {
     "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without its installation commands
     "--trials 16": f"--trials 1 {SHORT}",
-    "photos/\n": f"photos/ {SHORT}\n",
+    "photos/\n": f"photos/ {SHORT} --run.num_workers 0\n",
     "ray job": f"{RAY} job",
     "-- python pipelines/visualcse.py\n": f"-- python pipelines/visualcse.py smoke {SHORT}\n",
 }

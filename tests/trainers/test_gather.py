@@ -81,6 +81,12 @@ METHODS = {
 
 
 CHUNK = 8
+TWICE = {"whole": (None, False), "shared-chunks": (CHUNK, True)}
+KINDS: dict[int, dict[str, tuple[int | None, bool]]] = {
+    2: {**TWICE, "chunks": (CHUNK, False), "shared": (None, True)},
+    4: TWICE,
+}
+"""Mini-batches, and whether layers are sharded, for each number of workers; four take long, and differ in ranks only."""
 
 
 def _share(x: Tensor) -> Tensor:
@@ -192,10 +198,8 @@ def _averages(number: int) -> None:
 def _worker(number: int, folder: str, world: int) -> None:
     assert (rank(), world_size()) == (number, world)
     _averages(number)
-    save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
-    save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
-    save_file(_everything(None, shared=True), f"{folder}/shared-{number}.safetensors")
-    save_file(_everything(CHUNK, shared=True), f"{folder}/shared-chunks-{number}.safetensors")
+    for kind, (chunk, shared) in KINDS[world].items():
+        save_file(_everything(chunk, shared), f"{folder}/{kind}-{number}.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +217,7 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
     in_processes(_worker, tmp_path, world, count=world)
-    for kind in ("whole", "chunks", "shared", "shared-chunks"):
+    for kind in KINDS[world]:
         ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
         _same(ranks[0], alone)
         for other in ranks[1:]:

@@ -92,7 +92,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _braces(place: str) -> list[str]:
-    """Return the URLs that the braces of one stand for, local ones as absolute paths."""
+    """Return the URLs that the braces of one expand to, local ones as absolute paths."""
     try:
         return [_absolute(part) for part in braceexpand(place)]
     except ValueError as error:

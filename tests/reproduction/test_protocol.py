@@ -103,9 +103,9 @@ def test_rules_of_stored_results() -> None:
     assert faults(stored(commit="d")) == {"a": ["several commits"], "b": ["several commits"]}
     edge = stored()
     edge["tuning"]["b"] = [cell(1.0, 11, 2.0), cell(3.0, 11, 1.0), cell(9.0, 11, None)]
-    assert faults(edge) == {"b": ["best rate on the edge"]}
+    assert faults(edge) == {"b": ["best learning rate on the edge"]}
     del edge["tuning"]["a"]
-    assert faults(edge)["a"] == ["rates tried with one seed, not recorded"]
+    assert faults(edge)["a"] == ["learning rates tried with one seed, not recorded"]
 
 
 @pytest.mark.parametrize("file", STORED, ids=lambda file: file.stem)

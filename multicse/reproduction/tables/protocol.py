@@ -1,7 +1,7 @@
 """The protocol of a comparison: how its rows are tuned, and what leaves a claim open whatever its p value is.
 
 Every trained row has the same compute and the same tuning. Learning rates are tried in steps of a factor of three, each with
-the tuning seeds of the table, which are not its test seeds, and the grid is extended until the best rate is inside. If the
+the tuning seeds of the table, which are not its test seeds, and the grid is extended until the best is inside. If the
 best evaluation of such a run is its last one, all rows of the table are trained for longer. Every cell is kept.
 """
 
@@ -54,7 +54,7 @@ def winner(cells: Sequence[Mapping[str, Any]]) -> float:
 
 
 def too_short(cells: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether most runs with the best rate are at their best in the last evaluation."""
+    """Return whether most runs with the best learning rate are at their best in the last evaluation."""
     return _ends([cell for cell in cells if cell["factor"] == winner(cells)])
 
 
@@ -73,9 +73,9 @@ def faults(kept: Mapping[str, Any]) -> dict[str, list[str]]:
     for label, runs in trained.items():
         said = ["several commits"] if several else []
         if label not in tuning:
-            said.append("rates tried with one seed, not recorded")
+            said.append("learning rates tried with one seed, not recorded")
         elif winner(tuning[label]) in (min(rates := by_rate(tuning[label])), max(rates)):
-            said.append("best rate on the edge")
+            said.append("best learning rate on the edge")
         if _ends(runs):
             said.append("best step is the last")
         if median(run["best_step"] / run.get("eval_steps", run["steps"]) for run in runs) == 1 and not _ends(runs):

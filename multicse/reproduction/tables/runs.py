@@ -203,11 +203,11 @@ def tuned_rows(
 
 
 def tuned(row: Row, table: Table, paper: str, scale: Scale) -> tuple[Recipe, list[dict[str, Any]]]:
-    """Run a row with the tuning seeds and more and more learning rates, unless these runs are finished.
+    """Run a row with the tuning seeds and a growing grid of learning rates, unless these runs are finished.
 
     Returns:
-        The recipe with the best rates, and a cell per rate and seed: factor on the rates, seed, score on the development
-        task (None for a run that diverged; larger is better), best step and number of steps.
+        The recipe with the best learning rates, and a cell per factor on them and seed: factor, seed, score on the
+        development task (None for a run that diverged; larger is better), best step and number of steps.
     """
     recipe = write_inputs(scaled(row, paper, scale))
     rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}

@@ -88,7 +88,7 @@ class Table:
     claims: tuple[Claim, ...] = ()
     """Claims to test."""
     tuning: tuple[int, ...] = ()
-    """Seeds with which the learning rates of every trained row are tuned, see `protocol.py`; none: they are the recipe's."""
+    """Seeds with which the learning rates of every trained row are tuned, see `protocol.py`. Default: not tuned."""
     grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Values of settings by dotted path. Each combination is tried once per trained row, and the best one on the development
     task is used for all seeds of the row."""

@@ -1,0 +1,65 @@
+"""Every number of a claim on the first pages has a stored result behind it, and is said with its verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+
+import pytest
+
+from multicse.reproduction import reproduce
+from multicse.reproduction.tables.render import Verdict
+from tests.conftest import ROOT
+
+SAID = [
+    ("README.md", r"SG-OPT beats SG: (\S+), (\w+)", "sgbert", "SG-OPT beats SG"),
+    ("README.md", r"CyCLIP beats CLIP: (\S+) recall, (\w+)", "clip", "CyCLIP beats CLIP"),
+    ("README.md", r"augmentation helps: (\S+), (\w+)", "gclsr", "GCLSR beats GCLSR without PWVA"),
+    ("README.md", r"perturbation helps: (\S+), (\w+)", "mocoutrl", "MoCoUTRL beats MoCoUTRL without perturbation"),
+    ("README.md", r"SimCSE\+\+ (\S+), TSDAE \S+, (\w+)", "simcsepp", "SimCSE++ beats SimCSE"),
+    ("README.md", r"TSDAE (\S+), (\w+) \|", "tsdae", "TSDAE beats SimCSE"),
+    ("README.md", r"images help text: (\S+) \(alternating updates\), (\w+)", "uml", "UML, alternating beats text alone"),
+    ("README.md", r"audio help text: (\S+) to \S+, (\w+)", "nonlingcse", "audio, SupCon as released beats text alone"),
+    ("README.md", r"audio help text: \S+ to (\S+), (\w+)", "nonlingcse", "audio, SupCon as printed beats text alone"),
+    ("docs/papers/sg-bert.md", r"SG-OPT was (\S+) points above SG at", "sgbert", "SG-OPT beats SG"),
+    ("docs/papers/clip.md", r"CyCLIP's recall was (\S+) points below CLIP's", "clip", "CyCLIP beats CLIP"),
+    ("docs/papers/simcse-pp.md", r"both (-\S+) \(-0.38 to -0.10\)", "simcsepp", "SimCSE++ beats SimCSE"),
+    ("docs/papers/simcse-pp.md", r"dropout (-\S+) \(95 %", "simcsepp", "SimCSE, plain negatives beats SimCSE"),
+    ("docs/papers/uml.md", r"images change SimCSE by (-\S+) \(95 %", "uml", "UML, alternating beats text alone"),
+    ("docs/papers/gclsr.md", r"PWVA adds (\S+) \(95 %", "gclsr", "GCLSR beats GCLSR without PWVA"),
+    ("docs/papers/tsdae.md", r"encoder, (\S+) less than SimCSE", "tsdae", "TSDAE beats SimCSE"),
+    ("docs/papers/tsdae.md", r"SimCSE and (\S+) less than whitening", "tsdae", "TSDAE beats whitening"),
+]
+"""Page, sentence with a number and perhaps a verdict, file of results, claim."""
+
+
+@cache
+def verdicts(paper: str) -> dict[str, Verdict]:
+    kept = json.loads((ROOT / "docs" / "results" / f"evidence-{paper}.json").read_text())
+    return {one.says: one for one in reproduce._judged(kept)}
+
+
+@pytest.mark.parametrize(("page", "sentence", "paper", "claim"), SAID)
+def test_a_sentence_about_a_claim(page: str, sentence: str, paper: str, claim: str) -> None:
+    found = re.search(sentence, " ".join((ROOT / page).read_text().split()))
+    assert found, "the sentence is gone: remove it here"
+    number, verdict = found[1].replace("−", "-"), verdicts(paper)[claim]
+    assert verdict.test is not None
+    digits = len(number.partition(".")[2])
+    wanted = verdict.test.difference
+    assert float(number) == pytest.approx(wanted if number[0] in "+-" else abs(wanted), abs=0.51 * 10**-digits)
+    if len(found.groups()) > 1:
+        assert found[2] == verdict.word
+
+
+def test_every_verdict_of_the_readme_is_checked() -> None:
+    """A row of the table of methods that says a verdict is one of `SAID`."""
+    rows = [
+        line
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if re.search(r", (open|confirmed|\w*contra\w+|inconcl\w+) \|$", line)
+    ]
+    assert len(rows) == 7
+    for row in rows:
+        assert any(re.search(sentence, row) for page, sentence, *_ in SAID if page == "README.md"), row

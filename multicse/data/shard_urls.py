@@ -389,7 +389,7 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
 
 
 def _missing(url: str, folder: str, names: Names) -> DataError:
-    """Return the error for a URL without a shard in a folder, by what is there. Raises Denied if that may not be listed."""
+    """Return the error for a URL without a shard in a folder, by its content. Raises Denied if that may not be listed."""
     listed = _list(folder)
     if not listed:
         folder, listed = parent(folder), names(parent(folder))

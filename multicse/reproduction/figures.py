@@ -92,7 +92,7 @@ def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
 
 
 def cells(tuning: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw a panel per row of a table: the score of every rate and tuning seed, and their means.
+    """Draw a panel per row of a table: the score of every learning rate and tuning seed, and their means.
 
     Args:
         tuning: Cells by label of the row, see `reproduction/tables/protocol.py`.

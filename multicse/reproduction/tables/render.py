@@ -108,8 +108,8 @@ def judged(
 ) -> list[Verdict]:
     """Test the claims of a table, except those with a missing row, by a paired t-test over seeds of the mean over columns.
 
-    A deterministic row is a constant against which the runs of the other row are tested. `faults` are those of the protocol
-    by label of the row.
+    A deterministic row is a constant against which the runs of the other row are tested. `faults` are
+    those that the protocol finds, by label of the row.
     """
     means = _with_average(values, columns, len(columns) > 1)
     score = AVERAGE if len(columns) > 1 else columns[0]

@@ -233,7 +233,7 @@ def tuned(row: Row, table: Table, paper: str, scale: Scale) -> tuple[Recipe, lis
         return by_rate(cells)[factor]
 
     if max(bracket(score).values()) == -math.inf:
-        raise RecipeError(f"{row.label}: every learning rate diverges; lower those of the recipe {recipe.name}")
+        raise RecipeError(f"{row.label}: every learning rate diverges; lower them in the recipe {recipe.name}")
     return changed(recipe, winner(cells)), cells
 
 

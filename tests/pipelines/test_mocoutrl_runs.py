@@ -1,33 +1,30 @@
-"""Test MoCoUTRL and GCLSR in the engine: checkpoints, resumed runs, word vectors trained on the sentences of a run."""
+"""Test MoCoUTRL and GCLSR in the engine: checkpoints, word vectors trained on the sentences of a run."""
 
 from __future__ import annotations
 
 import json
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig
 
 from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Target, pack
 from multicse.data.streams.text import EDATextStream
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model
-from multicse.pipelines import gclsr, mocoutrl, parts
+from multicse.pipelines import gclsr, mocoutrl
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.text_fit import prepare_encoder
-from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.models.tiny_encoder import tokenizer
 from tests.small import WORDS, four_steps, write_text
-from tests.trainers.engine.test_engine import interrupted, run
+from tests.trainers.engine.test_engine import run
 
 
 def short(recipe: Recipe, folder: Path, changes: dict[str, Any]) -> Recipe:
@@ -48,33 +45,6 @@ def words(tmp_path: Path) -> Recipe:
     small: dict[str, Any] = {"method.width": 16, "method.bottleneck": 8, "method.group_size": 4, "encoder.dim": 10}
     small |= {"encoder.filters": 4, "encoder.regions": (1, 1, 3), "encoder.max_words": 16, "streams.text.max_length": 16}
     return short(gclsr.smoke(), tmp_path, small)
-
-
-def test_a_resumed_run_has_the_same_losses_and_dictionary(
-    triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The dictionary is the moving average of the table before training and after each step."""
-    tables: list[torch.Tensor] = []
-    move = MoCoUTRL.after_step
-
-    def recorded(method: MoCoUTRL, step: int) -> None:
-        tables.append(method.table.weight.detach().clone())
-        move(method, step)
-
-    whole, _, engine = run(triplets)
-    half = triplets.replace("run.output_dir", str(tmp_path / "half"))
-    monkeypatch.setattr(MoCoUTRL, "after_step", recorded)
-    interrupted(half)
-    resumed, _, after = run(half)
-    assert sorted(resumed.values) == [3, 4]
-    for step, name in product((3, 4), ("train/long", "train/token")):
-        assert resumed.values[step][name] == whole.values[step][name]
-    assert isinstance(engine.method, MoCoUTRL) and isinstance(after.method, MoCoUTRL) and len(tables) == 4
-    assert torch.equal(engine.method.dictionary, after.method.dictionary)
-    own = AutoModel.from_pretrained(parts.SMALL.path).get_input_embeddings().weight.detach().double()
-    for table in tables:
-        own = 0.9 * own + 0.1 * table.double()
-    assert (after.method.dictionary - own).abs().max() < 1e-6 < (own - tables[-1]).abs().max()
 
 
 def test_a_mean_with_padding_needs_200_positions(triplets: Recipe, tmp_path: Path) -> None:

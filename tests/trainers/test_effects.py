@@ -17,7 +17,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_origin
 
-import numpy as np
 import pytest
 
 from multicse.pipelines.registry import NAMES, load
@@ -25,8 +24,8 @@ from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
-from tests.small import WORDS, png, sound, write_encoder, write_images, write_sounds, write_tar, write_text
 from tests.trainers.effects import Setting, observed, others, settings
+from tests.worlds import recipes
 
 SHOWN: dict[str, dict[str, str]] = {
     "data/streams/test_triplets.py": {
@@ -203,63 +202,11 @@ OTHER: dict[str, Any] = {
 """Values of settings whose type does not tell which are possible."""
 SIZES = {"image_size": "size", "frames": "frames", "bins": "bins"}
 """Settings of a method, and of its stream, that must be equal."""
-FIRST = ("simcse", "visualcse", "audiocse", "sgbert", "mocoutrl", "gclsr")
-"""Recipes with the fastest steps, which test what they share with others."""
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recipe]:
     return recipes(tmp_path_factory.mktemp("effects"))
-
-
-def recipes(folder: Path) -> dict[str, Recipe]:
-    """The smoke recipes on tiny models and shards, three steps in this process."""
-    write_encoder(folder / "encoder")
-    write_text(folder / "text")
-    write_images(folder / "image")
-    write_sounds(folder / "audio")
-    rng = np.random.default_rng(3)
-    captions = [" ".join(rng.choice(WORDS, 6)) for _ in range(32)]
-    pictures = [png(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)) for _ in captions]
-    clips = [sound(rng.normal(0, 0.1, 16000).astype("float32"), 16000) for _ in captions]
-    for kind, items in (("png", pictures), ("wav", clips)):
-        members = (
-            (f"{n:04d}.{extension}", content)
-            for n, (item, text) in enumerate(zip(items, captions, strict=True))
-            for extension, content in ((kind, item), ("txt", text.encode()), ("cls", str(n % 3).encode()))
-        )
-        write_tar(folder / kind / "pairs-000000.tar", members)
-    rows = [f"{a}\t{b}\t{n}" for n, (a, b) in enumerate(zip(captions[::2], captions[1::2], strict=True))]
-    (folder / "dev.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]))
-    vectors = [" ".join([word, *map(str, rng.normal(size=8).round(3))]) for word in WORDS]
-    (folder / "words.vec").write_text("\n".join(vectors))
-    names = [*FIRST, *(name for name in NAMES if name not in FIRST)]
-    return {name: _small(load(name).RECIPES["smoke"](), folder) for name in names if "smoke" in load(name).RECIPES}
-
-
-def _small(recipe: Recipe, folder: Path) -> Recipe:
-    kinds = {"image_text": "png", "audio_text": "wav", "image": "image", "audio": "audio"}
-    changes: dict[str, Any] = {
-        **{f"run.{name}": 1 for name in ("threads", "logging_steps")},
-        **{"run.num_workers": 0, "run.max_steps": 3, "run.output_dir": str(folder / "run")},
-        **{"run.tracking_uri": f"sqlite:///{folder}/mlflow.db"},
-        **{"evaluation.final": (), "evaluation.watch": (), "evaluation.eval_steps": 2},
-        "evaluation.select": f"pairs:{folder}/dev.tsv",
-    }
-    for name, stream in recipe.streams.items():
-        shards = folder / kinds.get(stream.kind, "text")
-        small: dict[str, Any] = {"batch_size": 8, "window": 32, "shards": str(shards)}
-        small |= {"max_length": 16} if stream.kind.endswith("_text") else {}
-        changes |= {f"streams.{name}.{part}": value for part, value in small.items()}
-    if recipe.encoder.kind == "transformer":
-        changes["encoder.path"] = str(folder / "encoder")
-    else:
-        changes |= {"encoder.vectors": str(folder / "words.vec"), "encoder.filters": 4}
-    known = recipe.flat()
-    sizes = {"embed_dim": 8, "tower.width": 16, "tower.layers": 1, "tower.heads": 2}
-    sizes |= {"head_width": 16, "width": 16, "bottleneck": 8}
-    changes |= {f"method.{name}": value for name, value in sizes.items() if f"method.{name}" in known}
-    return recipe.changed({**changes, **({"method.fresh": None} if "method.fresh.width" in known else {})})
 
 
 def _values(setting: Setting) -> list[Any]:

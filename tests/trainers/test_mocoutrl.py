@@ -229,6 +229,17 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     assert not torch.allclose(z, masked, atol=1e-3)
 
 
+def test_the_dictionary_is_the_moving_average_of_the_table() -> None:
+    made = method(momentum=0.9)
+    own = made.dictionary.double()
+    for step in range(4):
+        with torch.no_grad():
+            made.table.weight.add_(torch.randn_like(made.table.weight))
+        own = 0.9 * own + 0.1 * made.table.weight.double()
+        made.after_step(step)
+    assert (made.dictionary - own).abs().max() < 1e-6 < (own - made.table.weight).abs().max()
+
+
 def test_word_embeddings_that_scale() -> None:
     """Gemma scales its embeddings by the root of their size, and so the dictionary's views."""
     from transformers import AutoConfig

@@ -14,71 +14,14 @@ from transformers import get_scheduler
 
 import multicse.trainers.engine.loop
 from multicse.trainers.engine.checkpoint import load_method
-from multicse.trainers.engine.hosts import Host
-from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import schedule_factor
-from multicse.trainers.engine.output import store_of
 from multicse.trainers.engine.progress import render
 from multicse.trainers.engine.step import NonFiniteLoss
 from multicse.trainers.method import Schedule, StepOutput
 from multicse.trainers.recipe import OptimConfig, Recipe
-from tests.small import text_only
+from tests.worlds import Memory, engine, interrupted, run, same_weights, text_only
 
 FROZEN = {f"optim.{update}.lr": 0.0 for update in ("text", "image", "audio")}
-
-
-class Memory:
-    """Tracker that stores the metrics."""
-
-    def __init__(self) -> None:
-        self.values: dict[int, dict[str, float]] = {}
-
-    def log(self, step: int, metrics: dict[str, float]) -> None:
-        self.values.setdefault(step, {}).update(metrics)
-
-    def progress(self, line: dict[str, Any]) -> None:
-        assert line["step"] <= line["steps"]
-
-    def resume(self, checkpoint: Path) -> None: ...
-
-    def store(self, checkpoint: Path) -> None: ...
-
-    def losses(self) -> dict[int, dict[str, float]]:
-        return {
-            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/", "best/"))}
-            for step, values in self.values.items()
-        }
-
-
-def engine(recipe: Recipe, memory: Any) -> Engine:
-    host = Host(store_of(recipe))
-    host.device = torch.device("cpu")
-    return Engine(recipe, host, memory)
-
-
-def run(recipe: Recipe) -> tuple[Memory, dict[str, Any], Engine]:
-    memory = Memory()
-    made = engine(recipe, memory)
-    return memory, made.run(), made
-
-
-def interrupted(recipe: Recipe) -> None:
-    """Run until the first checkpoint is written."""
-    made = engine(recipe, Memory())
-    save = made._save
-
-    def stop_after_saving(last: bool) -> None:
-        save(last=True)
-        raise KeyboardInterrupt
-
-    made._save = stop_after_saving  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        made.run()
-
-
-def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    for name, tensor in one.state_dict().items():
-        assert torch.equal(tensor, other.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("chunk", [None, 3])

@@ -61,8 +61,8 @@ def too_short(cells: Sequence[Mapping[str, Any]]) -> bool:
 def faults(kept: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return what leaves the claims on a row open, by the label of the row, from stored results.
 
-    The best learning rate is on the edge of the grid, or the grid is not recorded; the best step of most runs is their last or
-    first evaluation; rows were measured with several commits, whose samples may have different orders.
+    The best learning rate is on the edge of the grid, or the grid is not recorded; the best step of most runs is their
+    last or first evaluation; rows were measured with several commits, whose samples may have different orders.
     """
     trained: dict[str, list[Mapping[str, Any]]] = {}
     for result in kept["results"]:

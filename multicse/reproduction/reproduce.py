@@ -65,6 +65,9 @@ class Arguments:
     """Labels of the rows to run. Default: all rows."""
     seeds: tuple[int, ...] | None = None
     """Seeds of all trained rows. Default: as many as in the paper; for mini 1 2 3, for evidence 1 2 3 4 5."""
+    published: bool = False
+    """Train nothing: evaluate untrained encoders, and the models that authors published for their rows, on the tasks whose
+    data is in the folder."""
     dry_run: bool = False
     """Only print the number of runs of each table, the rows that cannot be run, and missing data."""
     out: Path | None = None
@@ -121,6 +124,10 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
         raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} Tables: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
+    if arguments.published:
+        rows = runs.without_training(rows)
+        if not rows:
+            raise RecipeError(f"{paper} {key} has no row without training, and none with a published model")
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
     if arguments.seeds and len(set(arguments.seeds)) < len(arguments.seeds):
         raise RecipeError(f"--seeds {' '.join(map(str, arguments.seeds))}: give each seed once")
@@ -142,7 +149,7 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
         text = _table_text(kept, "text")
         print(text)
         scale.out.mkdir(parents=True, exist_ok=True)
-        name = scale.out / f"{paper}-{key}"  # a table may be called C.1
+        name = scale.out / f"{paper}-{key}{'-published' if scale.published else ''}"  # a table may be called C.1
         Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         Path(f"{name}.txt").write_text(text + "\n", encoding="utf-8")
         if "tuning" in kept:
@@ -199,7 +206,7 @@ def _kept(
     seeds = seeds or tuple(sorted({result["seed"] for result in results if "seed" in result}))
     kept = {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
     tuning = {result["label"]: result["tuning"] for result in results if "tuning" in result}
-    return kept | ({"tuning": tuning} if tuning else {})
+    return kept | ({"tuning": tuning} if tuning else {}) | ({"published": True} if scale.published else {})
 
 
 def _read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
@@ -257,7 +264,7 @@ def scale_of(arguments: Arguments) -> runs.Scale:
             f"{command('prepare', 'reproduction')} small; or pass its folder by --data or MULTICSE_DATASETS"
         )
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
-    return runs.Scale(out, data, mini, arguments.workers)
+    return runs.Scale(out, data, mini, arguments.workers, arguments.published)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
@@ -325,10 +332,12 @@ def _head(table: Table, kept: Mapping[str, Any]) -> str:
             f"({command('reproduce', 'reproduction')} without --scale runs the paper's); the published numbers are shown "
             "for orientation only."
         )
-        if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
-            lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
         if runs.trains_probes(table) and table.protocol in ("test", "released"):
             lines.append("Classifiers are logistic regressions in SentEval's prototyping setting.")
+    if left_out := [name for name in table.columns if name not in kept["columns"] and not (kept["mini"] and table.mini)]:
+        lines.append(f"Not evaluated, data not found: {', '.join(left_out)}.")
+    if kept.get("published"):
+        lines.append("Nothing was trained: a trained row of the paper shows the model that its authors published.")
     if runs.is_list(table.rows):
         lines.append("Nothing to run.")
     elif any(runs.is_seeded(row, table) for row in table.rows if not row.lacks):

@@ -16,6 +16,8 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 from multicse.data.word_vectors import write_vectors
+from multicse.evaluation.load import load_model
+from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
@@ -368,3 +370,30 @@ def test_tables_without_runs_are_rendered(tmp_path: Path, capsys: pytest.Capture
         printed = capsys.readouterr().out
         assert (tmp_path / "new" / f"{paper}-{key}.txt").read_text() == printed
         assert "Nothing to run." in printed and shown in printed
+
+
+def test_published_models_are_evaluated_without_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Untrained rows, and in place of trained rows what was published, once each; on the tasks whose data is available."""
+    ratings = "".join(f"A cat number {i} sleeps.\tA dog number {i % 5} sleeps.\t{i % 5}\n" for i in range(30))
+    (tmp_path / "STSB.dev.raw.tsv").write_text(f"sentence1\tsentence2\tscore\n{ratings}")
+    rows = (
+        Row("untrained", model=f"{SMALL_ENCODER}@mean", paper=(50.0, 60.0)),
+        Row("SimCSE", "simcse/bert-base", published=f"{SMALL_ENCODER}@cls", paper=(70.0, 80.0)),
+        Row("SimCSE, again", "simcse/bert-base", published=f"{SMALL_ENCODER}@cls"),
+        Row("ours alone", "simcse/bert-base"),
+    )
+    table = Table("t", ("stsb-dev", "stsb-test"), rows)
+    monkeypatch.setattr(reproduce, "tables_of", lambda paper: {"T1": table})
+    command = ["sgbert", "T1", "--published", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert reproduce.main(command) == 0
+    kept = json.loads((tmp_path / "out" / "sgbert-T1-published.json").read_text())
+    assert kept["columns"] == [table.columns[0]] and not (tmp_path / "out" / "runs").exists()
+    found = {one["label"]: one["scores"][table.columns[0]] for one in kept["results"]}
+    (task,) = make_tasks([table.columns[0]], tmp_path)
+    wanted = {"untrained": "mean", "SimCSE": "cls"}
+    assert found == pytest.approx(
+        {label: task.score(load_model(f"{SMALL_ENCODER}@{how}")).metrics["spearman"] for label, how in wanted.items()}
+    )
+    text = (tmp_path / "out" / "sgbert-T1-published.txt").read_text()
+    assert "Not evaluated, data not found: stsb-test" in text and "Nothing was trained" in text
+    assert f"{found['SimCSE'] - 70:+.2f}" in text

@@ -58,6 +58,8 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Worker processes per run. If None, as in the recipe."""
+    published: bool = False
+    """Evaluate published models instead of training, on the data that is available."""
     length: int = 1
     """Factor on the steps of trained rows at the small scale."""
 
@@ -108,16 +110,26 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
-    """Return the columns at a scale. At the small scale: the columns with data, unless the table names others."""
-    if not scale.mini or is_list(table.rows):
+    """Return the columns at a scale. At the small scale, and of published models: the columns with data.
+
+    A table may name others for the small scale.
+    """
+    if not (scale.mini or scale.published) or is_list(table.rows):
         return table.columns
-    if table.mini is not None:
+    if scale.mini and table.mini is not None:
         columns: tuple[str, ...] = filled(table.mini, {"data": str(scale.data), "shards": str(scale.offline.shards)})
         return columns
     if table.measure is not None:
         return table.columns
     here = found(scale.evaluation) if scale.evaluation.is_dir() else []
     return tuple(name for name in table.columns if ":" in name or name.partition("/")[0].removesuffix("-geometry") in here)
+
+
+def without_training(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that need no training, with published models in place of trained ones; equal models once."""
+    models = ((row, row.published or row.model) for row in rows)
+    found = [replace(row, recipe=None, changes={}, model=model) for row, model in models if model]
+    return list({row.model: row for row in reversed(found)}.values())[::-1]
 
 
 def is_list(rows: Sequence[Row]) -> bool:

@@ -49,6 +49,8 @@ class Row:
     """Settings of the recipe by their dotted paths."""
     model: str | None = None
     """Model of an untrained row: ``PLACE[@POOLING][+whitening|+flow]``."""
+    published: str | None = None
+    """Model, as in `model`, that the authors of a trained row published (`reproduce.py --published`)."""
     supervised: bool = False
     """Fine-tune the model first, on the labels of the file in the first column."""
     paper: Numbers = ()

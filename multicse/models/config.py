@@ -19,7 +19,7 @@ from multicse.models.adapters import LoRASettings, add_adapters
 from multicse.models.packing import DECODERS
 from multicse.models.pooling import Pooling
 from multicse.models.pretrained import ENCODER
-from multicse.models.probes import check_vectors
+from multicse.models.probes import check_folder, check_vectors
 from multicse.models.sentence_encoder import AnyEncoderConfig
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import new_model, open_text_model
@@ -86,7 +86,9 @@ class EncoderConfig(AnyEncoderConfig):
         return config
 
     def check_vectors(self) -> None:
-        """Compare the vectors of training, evaluation and export on a few texts; see `probes.check_vectors`."""
+        """Compare the vectors of the folder, training, evaluation and export on a few texts; see `probes`."""
+        if not self.scratch:
+            check_folder(self.path)
         check_vectors(self.load([]), self.path)
 
     def load(self, places: Sequence[Path]) -> TextEncoder:

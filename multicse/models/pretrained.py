@@ -29,13 +29,15 @@ class PretrainedRef:
     """The model encodes texts, so its folder must contain a tokenizer."""
     kind: str = "AutoModel"
     """Class of transformers that loads all weights of the model."""
+    adapters: bool = False
+    """The library that opens the folder loads an adapter together with its model."""
 
     def folder(self, path: str, weights: bool = True) -> Path:
         """Return the folder of a model; a model of the Hugging Face Hub is downloaded, with or without its safetensors."""
         if Path(path).is_dir():
             return Path(path)
         tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
-        tensors = ["*.safetensors"] if weights else []
+        tensors = ["*.safetensors"] if weights else ["*_Dense/*.safetensors", "*_WeightedLayerPooling/*.safetensors"]
         wanted = ["*.json", "README.md", *tokenizer, *tensors]
         try:
             return Path(huggingface_hub.snapshot_download(path, allow_patterns=wanted))
@@ -141,8 +143,7 @@ class PretrainedRef:
         if not folder.is_dir():
             return
         tensors = [file for file in folder.rglob("*.safetensors") if not file.name.startswith("adapter_")]
-        # sentence-transformers loads an adapter together with its model
-        complete = self is EVALUATED and (tensors or (folder / "modules.json").is_file())
+        complete = self.adapters and (tensors or (folder / "modules.json").is_file())
         adapter = (folder / ADAPTER).is_file()
         if adapter and not complete:
             raise ValueError(
@@ -195,6 +196,6 @@ def pad_and_mask(tokenizer: Any, config: PretrainedConfig) -> None:
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
-EVALUATED = PretrainedRef("model", tokenizer=True)
+EVALUATED = PretrainedRef("model", tokenizer=True, adapters=True)
 ENCODER = PretrainedRef("encoder.path", tokenizer=True)
 TOWER = PretrainedRef("method.tower.path", tokenizer=False)

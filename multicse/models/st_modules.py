@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,11 +11,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from multicse.models.hub_folders import ABOUT, projection_layers, read_json, route_of, write_json
+from multicse.models.hub_folders import ABOUT, load_saved, projection_layers, read_json, route_of, write_json
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 from multicse.models.pretrained import ADAPTER, merging
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
     from transformers import PretrainedConfig
 
 
@@ -69,25 +71,6 @@ class Saved(NamedTuple):
 
 ORDER = ("Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize")
 """Modules of a `TextEncoder`, each at most once and in this order."""
-NAMED = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-CONFIGS = [f"sentence_{kind}_config.json" for kind in NAMED]
-"""Files in which sentence-transformers stores the settings of a Transformer."""
-FORWARD = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "transformer_task": ("feature-extraction",),
-    "modality_config": (FORWARD,),
-    "module_output_name": ("token_embeddings", "sentence_embedding"),
-    "unpad_inputs": (True,),
-    "module_input_name": ("sentence_embedding",),
-}
-"""Values of module settings that match a `TextEncoder`. A setting that is neither here nor in `READ` must be empty."""
-READ = {
-    "Transformer": {"max_seq_length", "do_lower_case"},
-    "WeightedLayerPooling": {"embedding_dimension", "word_embedding_dimension", "num_hidden_layers"},
-    "Dense": {"in_features", "out_features", "bias", "activation_function"},
-    ABOUT: {"__version__", "requirements", "model_type", "prompts", "default_prompt_name", "similarity_fn_name"},
-}
-"""Settings per module that are read, or that do not change vectors."""
 WHITENING = "whitening"
 """Name in modules.json of the layer that `add_whitening` adds."""
 OLDER = {
@@ -96,7 +79,7 @@ OLDER = {
     "max": "pooling_mode_max_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""Name in sentence-transformers 5 of each pooling mode of version 6."""
+"""Name in sentence-transformers 5 of each pooling mode of version 6, for `write_for_older`."""
 
 
 def _modules() -> Any:
@@ -110,61 +93,59 @@ def _modules() -> Any:
 
 
 def read_modules(folder: Path) -> Saved:
-    """Read the modules of a sentence-transformers folder, or raise ValueError for those that `TextEncoder` lacks."""
-    saved = Saved(folder)
+    """Read a folder with the classes of sentence-transformers, except for the weights of its transformer.
+
+    Settings that `TextEncoder` lacks are not read: `probes.check_folder` compares the vectors.
+
+    Raises:
+        ValueError: If the modules are not those of a `TextEncoder`.
+    """
     if not (folder / "modules.json").is_file():
-        return saved
-    averaged: Pooling | None = None
-    entries = read_json(folder / "modules.json")
+        return Saved(folder)
+    entries = [(entry["type"], folder / entry["path"], entry["name"]) for entry in read_json(folder / "modules.json")]
+    projection: list[Path] = []
     if route := route_of(folder, "text"):
         projection = projection_layers(route)
-        texts = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
+        texts = [(kind, place, "") for kind, place in route if place not in projection]
         # Without the projection, the vectors are not those that the modules after the Router expect.
         entries = texts if projection else texts + entries[1:]
-        saved = saved._replace(projected=bool(projection))
-    found: list[str] = []
-    multimodal = False  # a CLIP or CLAP model, which has no pooling module
-    for entry in entries:
-        package, _, kind = entry["type"].rpartition(".")
-        place = folder / entry["path"]
-        if kind == "Dense" and entry["name"] == WHITENING:
-            break  # whitening is for users of the vectors; further training starts without it
-        allowed = ORDER[ORDER.index(found[-1]) + 1 if found else 0 :]
-        if not package.startswith("sentence_transformers") or kind not in allowed:
-            raise ValueError(
-                f"encoder.path: {str(folder)!r} has a module {entry['type']!r}{f' after {found[-1]}' if found else ''}; "
-                f"supported are, each once and in this order: {', '.join(ORDER)}"
-            )
-        found.append(kind)
-        file = next((place / name for name in CONFIGS if (place / name).is_file()), place / "config.json")
-        about = file.is_file() and (kind != "Transformer" or file.name in CONFIGS)
-        settings: dict[str, Any] = read_json(file) if about else {}
-        if kind == "Transformer" and (place / ADAPTER).is_file():
-            raise ValueError(
-                f"encoder.path: {str(folder)!r} contains an adapter (adapter_config.json). Merge it into its model once "
-                "and keep pooling, prompts and further modules: model = SentenceTransformer(path); "
-                f"model[0].model = {merging(place)}; model.save(new_path)"
-            )
-        if kind == "Transformer":
-            multimodal = read_json(place / "config.json").get("model_type") in ("clip", "clap")
-        if kind != "Pooling" and not multimodal:
-            _refuse_settings(folder, kind, settings)
-        if kind == "Transformer":
-            limit, lower_case = settings.get("max_seq_length"), bool(settings.get("do_lower_case"))
-            saved = saved._replace(folder=place, limit=limit, lower_case=lower_case, conventions=_conventions(folder))
-        elif kind == "WeightedLayerPooling":
-            averaged = _averaged(folder, place)
-        elif kind == "Pooling":
-            pooling, include_prompt = _pooling(settings, folder), settings.get("include_prompt", True)
-            conventions = saved.conventions._replace(include_prompt=include_prompt)
-            saved = saved._replace(pooling=averaged or pooling, conventions=conventions)
-        elif kind == "Dense":
-            head = _head(folder, place, settings)
-            saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
-        else:
-            saved = saved._replace(normalise=True)
-    if "Pooling" not in found and not multimodal:
-        raise ValueError(f"encoder.path: {str(folder)!r} has no Pooling module, so it gives no sentence vectors")
+    # Whitening is for users of the vectors; further training starts without it.
+    entries = [*takewhile(lambda entry: entry[2] != WHITENING, entries)]
+    places = {kind.rpartition(".")[2]: place for kind, place, _ in entries if kind.startswith("sentence_transformers.")}
+    network = places.get("Transformer", folder)
+    if (network / ADAPTER).is_file():
+        raise ValueError(
+            f"encoder.path: {str(folder)!r} contains an adapter (adapter_config.json). Merge it into its model once "
+            "and keep pooling, prompts and further modules: model = SentenceTransformer(path); "
+            f"model[0].model = {merging(network)}; model.save(new_path)"
+        )
+    config = read_json(network / "config.json") if "Transformer" in places else {}
+    needed = {"Transformer"} if config.get("model_type") in ("clip", "clap") else {"Transformer", "Pooling"}
+    own = [kind.rpartition(".")[2] for kind, *_ in entries]
+    if not needed <= places.keys() or own != [name for name in ORDER if name in places]:
+        raise ValueError(
+            f"encoder.path: {str(folder)!r} consists of {', '.join(kind for kind, *_ in entries)}. Training supports "
+            f"{', '.join(ORDER)}, each at most once and in this order, with a Transformer and a Pooling"
+        )
+    st = _modules()
+    texts_of = st.Transformer.load_config(str(network))
+    saved = Saved(
+        folder=network,
+        limit=texts_of.get("max_seq_length"),
+        lower_case=bool(texts_of.get("do_lower_case")),
+        normalise="Normalize" in places,
+        projected=bool(projection),
+        conventions=_conventions(folder),
+    )
+    if "Pooling" in places:
+        part = st.Pooling.load(str(places["Pooling"]))
+        layers = places.get("WeightedLayerPooling")
+        weights = [] if layers is None else st.WeightedLayerPooling.load(str(layers)).layer_weights.tolist()
+        conventions = saved.conventions._replace(include_prompt=part.include_prompt)
+        saved = saved._replace(pooling=_pooling(part.pooling_mode, weights, folder), conventions=conventions)
+    if "Dense" in places:
+        head = _head(st.Dense.load(str(places["Dense"])))
+        saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
     similarity = saved.conventions.similarity_fn_name
     if similarity not in ("cosine", "dot", "euclidean") or (similarity != "cosine" and not saved.normalise):
         raise ValueError(
@@ -174,16 +155,32 @@ def read_modules(folder: Path) -> Saved:
     return saved
 
 
+def open_text_route(folder: Path) -> SentenceTransformer:
+    """Load a folder with sentence-transformers, without whitening and without a projection into a shared space."""
+    whole = load_saved(folder)
+    drop_whitening(whole)
+    if projection := projection_layers(route_of(folder, "text")):
+        from sentence_transformers import SentenceTransformer
+
+        route: Any = whole[0]
+        modules = [*route.sub_modules["text"]][: -len(projection)]
+        prompts = {"prompts": whole.prompts, "default_prompt_name": whole.default_prompt_name}
+        return SentenceTransformer(modules=modules, device="cpu", **prompts)
+    return whole
+
+
+def drop_whitening(model: SentenceTransformer) -> None:
+    """Remove the modules from the whitening on, in place."""
+    names = [*model._modules]
+    for name in names[names.index(WHITENING) :] if WHITENING in names else ():
+        del model._modules[name]
+
+
 def _conventions(folder: Path) -> Conventions:
     """Read the settings of a sentence-transformers model."""
-    if not (folder / ABOUT).is_file():
-        return Conventions()
-    about = read_json(folder / ABOUT)
-    _refuse_settings(folder, ABOUT, about)
+    about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
     prompts = {name: text or "" for name, text in (about.get("prompts") or {}).items()}
     name, similarity = about.get("default_prompt_name"), about.get("similarity_fn_name") or "cosine"
-    if about.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        raise ValueError(f"encoder.path: {str(folder)!r} is a {about['model_type']}, not a SentenceTransformer")
     if name is not None and name not in prompts:
         raise ValueError(
             f"encoder.path: default_prompt_name is {name!r} in {folder / ABOUT}, but its prompts are {', '.join(prompts)}"
@@ -191,47 +188,25 @@ def _conventions(folder: Path) -> Conventions:
     return Conventions(prompts, name, similarity)
 
 
-def _refuse_settings(folder: Path, kind: str, settings: dict[str, Any]) -> None:
-    """Raise ValueError for a setting that would change vectors and that `TextEncoder` does not support."""
-    for name, value in settings.items():
-        if name not in READ.get(kind, ()) and value and value not in PLAIN.get(name, ()):
-            raise ValueError(
-                f"encoder.path: {str(folder)!r} sets {name} = {value!r} for {kind}, which training does not support; its "
-                "vectors would differ from sentence-transformers. Choose a different model, or remove the setting"
-            )
-
-
-def _averaged(folder: Path, place: Path) -> Pooling:
-    """Return the pooling of a WeightedLayerPooling in `place`."""
-    weights = _modules().WeightedLayerPooling.load(str(place)).layer_weights.tolist()
-    averaged = next((name for name, pair in AVERAGED.items() if weights == _layer_shares(len(weights), pair)), None)
-    if averaged is None:
-        raise ValueError(
-            f"encoder.path: {str(folder)!r} weights its layers by {weights}; supported is the mean of two: the first "
-            "and the last, or the last two"
-        )
-    return averaged
-
-
-def _pooling(settings: dict[str, Any], folder: Path) -> Pooling:
-    """Return the pooling of a Pooling module of any version."""
-    on = [mode for mode in settings if mode.startswith("pooling_mode_") and settings[mode]]
-    old = {theirs: mode for mode, theirs in OLDER.items()}
-    mode = settings.get("pooling_mode") or [old.get(name, name) for name in on] or "mean"
-    mode = mode[0] if isinstance(mode, list) and len(mode) == 1 else mode
+def _pooling(mode: Any, weights: list[float], folder: Path) -> Pooling:
+    """Return the pooling of a mode of the Pooling module, after layers with these weights (empty: the last layer alone)."""
     names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "cls" and ours not in AVERAGED}
-    if not isinstance(mode, str) or mode not in names:
-        raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
-    return names[mode]
+    used, count = [number for number, weight in enumerate(weights) if weight], len(weights)
+    pairs = {(first % count, last % count): name for name, (first, last) in AVERAGED.items()} if weights else {}
+    found = pairs.get((used[0], used[-1])) if len(used) == 2 else None if weights else names.get(mode)
+    if found is None:
+        what = f"the mean of its layers with the weights {weights}" if weights else repr(mode)
+        raise ValueError(
+            f"encoder.path: {str(folder)!r} pools by {what}; supported are {', '.join(names)}, and the mean of the first "
+            "and the last layer or of the last two"
+        )
+    return found
 
 
-def _head(folder: Path, place: Path, settings: dict[str, Any]) -> Head:
-    """Return the Dense module in `place` as a head."""
-    if not settings.get("bias", True):
-        raise ValueError(f"encoder.path: {str(folder)!r} has a Dense module without bias, which is not supported")
-    dense = _modules().Dense.load(str(place))
+def _head(dense: Any) -> Head:
+    """Return a Dense module as a head; without a bias, its bias is zero."""
     head = Head(dense.in_features, dense.out_features, dense.activation_function)
-    head.linear.load_state_dict(dense.linear.state_dict())
+    head.linear.load_state_dict(dense.linear.state_dict(), strict=False)
     return head
 
 

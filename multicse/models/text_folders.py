@@ -162,7 +162,7 @@ def open_text_model(
         maximum number of tokens of a text, and ``tokens_beside``, the number of special and prompt tokens in it.
 
     Raises:
-        ValueError: If training and `SentenceTransformer` would not give the same vectors.
+        ValueError: If the model cannot be loaded, or its modules are not supported; `probes.check_folder` compares vectors.
     """
     from transformers import AutoTokenizer
 
@@ -183,11 +183,6 @@ def open_text_model(
     limit = {} if saved.limit is None else {"model_max_length": saved.limit}
     tokenizer = AutoTokenizer.from_pretrained(saved.folder, trust_remote_code=False, **limit)
     ENCODER.check_tokenizer(path, tokenizer, config)
-    if tokenizer.chat_template is not None and not (folder / "modules.json").is_file():
-        raise ValueError(
-            f"encoder.path: the tokenizer of {path!r} has a chat template, which sentence-transformers applies to every "
-            "text and training does not; remove it (chat_template.jinja, or chat_template in tokenizer_config.json)"
-        )
     if saved.lower_case:
         _lower_case(tokenizer)
     tokenizer.model_max_length = min(positions(config), tokenizer.model_max_length)

@@ -6,6 +6,7 @@ The optional masked-language-model term of the released code, off by default, is
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from multicse.data.settings import Mark, Settings
 from multicse.data.streams.base import Batch
 from multicse.models.adapters import frozen, frozen_copy
+from multicse.models.probes import check_folder
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import has_dropout, open_text_model
 from multicse.trainers import losses
@@ -61,6 +63,8 @@ class NegativesConfig(Settings):
             return
         try:
             *_, config, tokenizer = open_text_model(self.guide)
+            if (Path(self.guide) / "modules.json").is_file():
+                check_folder(self.guide)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
             raise _of_guide(error, f"{setting}.guide") from None
         *_, own = open_text_model(recipe.encoder.path, recipe.encoder.scratch)

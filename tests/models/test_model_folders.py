@@ -18,7 +18,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModel,
     BertConfig,
@@ -51,8 +51,9 @@ from transformers import (
 from multicse.evaluation.encoders.encoder import load_encoder, without_neighbours
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
+from multicse.models import text_encoder, text_folders
 from multicse.models.config import EncoderConfig
-from multicse.models.probes import check_vectors
+from multicse.models.probes import check_folder, check_vectors
 from multicse.models.st_modules import add_whitening, read_modules
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.checks import check_recipe
@@ -270,6 +271,7 @@ READ: dict[str, Callable[[Path], Path]] = {
     "first and last layer": lambda folder: layers(folder, [1.0, 0.0, 1.0]),
     "last two layers": lambda folder: layers(folder, [0.0, 1.0, 1.0]),
     "dense": lambda folder: saved(folder, st.Dense(16, 12)),
+    "dense without bias": lambda folder: saved(folder, st.Dense(16, 12, bias=False)),
     "normalised, compared by dot": lambda folder: saved(folder, st.Normalize(), similarity_fn_name="dot"),
     "prompt": lambda folder: saved(folder, **PROMPTS),
     "prompt not counted": lambda folder: saved(folder, include_prompt=False, **PROMPTS),
@@ -326,6 +328,7 @@ def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformer
     for batch_size in (1, 32):
         for place in (folder, tmp_path / "out"):
             assert np.abs(load_model(str(place), batch_size=batch_size).encode(TEXTS) - want).max() < 2e-6
+    check_folder(str(folder))
     check_vectors(encoder, str(folder))
     assert about(tmp_path / "out") == about(folder)
     assert TextEncoder.from_pretrained(str(tmp_path / "out")).limit == encoder.limit
@@ -384,33 +387,36 @@ def test_vectors_whose_size_depends_on_the_text_are_refused() -> None:
         without_neighbours(encoder)
 
 
-def lose_types(encoder: TextEncoder) -> None:
-    encoder.model.segments = None
+def lose_types(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(text_encoder, "segments_of", lambda *_: None)
 
 
-def cut_texts(encoder: TextEncoder) -> None:
-    encoder.limit = 9
+def pool_the_prompt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(text_encoder, "without_prompt", lambda mask, _: mask)
 
 
-def pool_the_prompt(encoder: TextEncoder) -> None:
-    encoder.prompt_tokens = 0
+def lower_case(patch: pytest.MonkeyPatch) -> None:
+    read = text_folders.read_modules
+    patch.setattr(text_folders, "read_modules", lambda folder: read(folder)._replace(lower_case=True))
 
 
-def lower_case(encoder: TextEncoder) -> None:
-    encoder.tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
-
-
-@pytest.mark.parametrize("change", [lose_types, cut_texts, pool_the_prompt, lower_case])
-def test_an_encoder_that_differs_from_its_folder_or_export_is_refused(
-    change: Callable[[TextEncoder], None], tmp_path: Path
+@pytest.mark.parametrize("fault", [lose_types, pool_the_prompt, lower_case])
+def test_a_setting_that_is_read_in_another_way_is_found_by_the_vectors(
+    fault: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if a version of a library, or of this package, read a setting of the folder in another way."""
     folder = saved(tmp_path / "model", words=words("[CLS]:0 $A:1 [SEP]:0", inputs=ALL), include_prompt=False, **PROMPTS)
+    fault(monkeypatch)
+    with pytest.raises(ValueError, match=r"^encoder.path: .*not start with the vectors of sentence-transformers"):
+        check_folder(str(folder))
+
+
+def test_an_export_with_other_vectors_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", include_prompt=False, **PROMPTS)
     encoder = TextEncoder.from_pretrained(str(folder))
     check_vectors(encoder, str(folder))
-    change(encoder)
-    differs = "gives other token states from this folder" if change is lower_case else "does not reproduce the vectors"
-    with pytest.raises(ValueError, match=rf"^encoder.path: .*SentenceTransformer {differs}"):
+    encoder.prompt_tokens = 0
+    with pytest.raises(ValueError, match=r"^encoder.path: .*SentenceTransformer does not reproduce the vectors"):
         check_vectors(encoder, str(folder))
 
 
@@ -516,25 +522,20 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda folder: change(saved(folder) / ABOUT, default_prompt_name="title"),
         "default_prompt_name is 'title'",
     ),
-    "cut vectors": (lambda folder: saved(folder, truncate_dim=8), "truncate_dim = 8"),
     "dot products": (lambda folder: saved(folder, similarity_fn_name="dot"), "'dot'.*similarity_fn_name.*cosine"),
-    "a sparse model": (lambda folder: change(saved(folder) / ABOUT, model_type="SparseEncoder"), "is a SparseEncoder"),
-    "chat": (lambda folder: change(saved(folder) / TRANSFORMER, modality_config={"message": {}}), "sets modality_config"),
-    "a norm at the end": (lambda folder: saved(folder, st.LayerNorm(16)), "LayerNorm'.*supported"),
-    "two layers at the end": (lambda folder: saved(folder, st.Dense(16, 16), st.Dense(16, 16)), "Dense' after Dense"),
-    "a residual layer": (lambda folder: saved(folder, st.Dense(16, 16, use_residual=True)), "use_residual"),
-    "a layer without bias": (lambda folder: saved(folder, st.Dense(16, 16, bias=False)), "without bias"),
+    "a norm at the end": (lambda folder: saved(folder, st.LayerNorm(16)), "LayerNorm. Training supports"),
+    "two layers at the end": (lambda folder: saved(folder, st.Dense(16, 16), st.Dense(16, 16)), "Dense, .*Dense. Training"),
     "two poolings": (lambda folder: saved(folder, pooling=("cls", "mean")), "pools by"),
-    "the mean of all layers": (lambda folder: layers(folder, [1.0, 1.0, 1.0]), "weights its layers"),
+    "the mean of all layers": (lambda folder: layers(folder, [1.0, 1.0, 1.0]), "pools by the mean of its layers"),
     "tokens": (
         lambda folder: change_module(saved(folder), 1, type="sentence_transformers.models.Normalize", path="none"),
-        "no Pooling module",
+        "with a Transformer and a Pooling",
     ),
     "word vectors": (static, "StaticEmbedding"),
     "routes": (routed, "Router"),
     "code of a module": (
         lambda folder: change_module(saved(folder), 0, type="custom_st.Transformer"),
-        "'custom_st.Transformer'",
+        "consists of custom_st.Transformer",
     ),
     "code of a model": (
         lambda folder: change(plain(folder) / "config.json", model_type="own", auto_map={"AutoModel": "own.Own"}),
@@ -545,10 +546,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
             folder, T5Model(T5Config(vocab_size=WORDS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
         ),
         "encoder and a decoder",
-    ),
-    "a chat template": (
-        lambda folder: change(plain(folder) / "tokenizer_config.json", chat_template="{{ messages }}"),
-        "chat template",
     ),
     "an adapter": (adapter, "adapter.*merge_and_unload"),
     "an adapter with modules": (adapter_with_modules, "adapter.*keep pooling, prompts.*merge_and_unload"),
@@ -578,6 +575,28 @@ def test_unsupported_folders_are_refused_before_loading_weights(name: str, tmp_p
         TextEncoder.from_pretrained(folder)
 
 
+def chat_template(folder: Path) -> Path:
+    return change(plain(folder) / "tokenizer_config.json", chat_template="{{ messages[0]['content'] }} dog")
+
+
+DIFFERENT: dict[str, Callable[[Path], Path]] = {
+    "cut vectors": lambda folder: saved(folder, truncate_dim=8),
+    "a residual layer": lambda folder: saved(folder, st.Dense(16, 16, use_residual=True)),
+    "a maximum over two layers": lambda folder: (
+        change(layers(folder, [1.0, 0.0, 1.0]) / "2_Pooling" / "config.json", pooling_mode="max").parent
+    ),
+    "unequal layers": lambda folder: layers(folder, [1.0, 0.0, 2.0]),
+    "a chat template": chat_template,
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_settings_that_training_does_not_have_are_found_by_their_vectors(name: str, tmp_path: Path) -> None:
+    folder = DIFFERENT[name](tmp_path / "model")
+    with pytest.raises(ValueError, match=r"^encoder.path: .*not start with the vectors(?s:.*)Pooling"):
+        EncoderConfig(path=str(folder), pooling="mean").check_vectors()
+
+
 EVALUATED_TOO = ["tokens without embeddings", "no padding token", "no tokenizer", "code of a model", "an adapter"]
 EVALUATED_TOO += ["pickled", "ONNX", "code of a module"]
 
@@ -593,7 +612,7 @@ def test_evaluation_refuses_unreadable_folders(name: str, tmp_path: Path) -> Non
     "name", ["word vectors", "routes", "a norm at the end", "cut vectors", "two poolings", "dot products"]
 )
 def test_evaluation_supports_folders_that_training_does_not(name: str, tmp_path: Path) -> None:
-    folder = REFUSED[name][0](tmp_path / "model")
+    folder = DIFFERENT[name](tmp_path / "model") if name in DIFFERENT else REFUSED[name][0](tmp_path / "model")
     want = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=3)
     assert np.abs(load_model(str(folder)).encode(TEXTS) - want).max() < 2e-6
 

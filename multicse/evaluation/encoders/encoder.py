@@ -24,11 +24,11 @@ from multicse import plugins
 from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
-from multicse.models.hub_folders import WEIGHTS, load_saved, read_json, route_of
+from multicse.models.hub_folders import load_saved, read_json, route_of
 from multicse.models.pooling import MODES, without_prompt
 from multicse.models.pretrained import EVALUATED
 from multicse.models.probes import PROBES, gap
-from multicse.models.st_modules import WHITENING
+from multicse.models.st_modules import drop_whitening
 from multicse.models.text_folders import default_pooling, positions_of
 
 logger = logging.getLogger(__name__)
@@ -373,8 +373,7 @@ def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
 
 def _load(folder: Path, pooling: str | None, device: str) -> Any:
     """Load a folder as a SentenceTransformer with the requested pooling, or the default for a plain Hugging Face folder."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
 
     known = (*Pooling.POOLING_MODES, *(name for one in plugins.every("pooling").values() for name in one.names))
     if pooling is not None and pooling not in Pooling.POOLING_MODES:
@@ -382,13 +381,9 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
         )
     with loading(folder):
-        if (folder / "modules.json").is_file():
-            model = load_saved(folder, device)
-        else:
-            network = Transformer(str(folder), model_kwargs={"local_files_only": True, **WEIGHTS})
-            own = MODES[default_pooling(network.config)]
-            modules = [network, Pooling(network.get_embedding_dimension(), pooling or own)]
-            model = SentenceTransformer(modules=modules, device=device)
+        model = load_saved(folder, device)
+        if pooling is None and not (folder / "modules.json").is_file():
+            pooling = MODES[default_pooling(model[0].config)]
         refuse_random(model, folder)
         model.encode("a")  # fails if modules are in a wrong order
     if pooling is not None:
@@ -398,9 +393,8 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
         if any(type(module).__name__ == "WeightedLayerPooling" for module in model):
             raise EvaluationError(f"{folder} averages layers before its pooling; choose @layer<K>-{pooling}, or no pooling")
         model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
-        if pooling != old.pooling_mode and WHITENING in model._modules:  # fitted on the vectors of the other pooling
-            for name in list(model._modules)[list(model._modules).index(WHITENING) :]:
-                del model._modules[name]
+        if pooling != old.pooling_mode:  # the whitening was fitted on the vectors of the other pooling
+            drop_whitening(model)
     return model
 
 

@@ -60,6 +60,8 @@ def run_tests(copy: Path, tests: list[str], every: bool) -> tuple[int, list[str]
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return 1, ["hangs"]
+    if done.returncode < 0:
+        return 1, ["the process dies"]
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1) and not failed:
         raise ValueError(f"{' '.join(command)}: {(done.stdout + done.stderr)[-2000:]}")

@@ -54,7 +54,7 @@ def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
     Args:
         base: Recipe of NonLing-CSE with images and audio.
         name: Name of the part.
-        lexicon: Lexicon of synonyms: ``small``, or None for WordNet.
+        lexicon: Lexicon of synonyms: ``small``, or None for the lexicon of WordNet.
     """
     part, given = PARTS[name], base.method
     assert isinstance(given, NonLingSettings)

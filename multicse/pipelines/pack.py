@@ -15,6 +15,7 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse.data.errors import DataError, cli_errors
+from multicse.data.lexicon import thesaurus, write_lexicon
 from multicse.data.pack import (
     Missing,
     files_of,
@@ -30,7 +31,6 @@ from multicse.data.shard_writer import Form, Parts, Target, left_out_lines, pack
 from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
 from multicse.data.text_files import text_of
-from multicse.data.wordnet import write_lexicon
 from multicse.pipelines import RULES
 
 
@@ -247,7 +247,7 @@ class Lexicon:
         if self.out.exists() and not self.overwrite:
             raise DataError(f"--out {self.out} exists; choose another file, or add --overwrite")
         named = ((f"{self.file}, row {number}", row) for number, row in named_rows(self.file, ("words",)))
-        count = write_lexicon(((place, _texts(place, row)) for place, row in named), self.out)
+        count = write_lexicon(thesaurus((place, _texts(place, row)) for place, row in named), self.out)
         return f"{self.out}: {count:,} words; read them with --streams.text.lexicon {self.out}"
 
 

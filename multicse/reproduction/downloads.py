@@ -7,11 +7,12 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from pydantic import TypeAdapter
 
 from multicse.data.errors import command
+from multicse.data.lexicon import Language, Pos, Sense
 from multicse.data.shard_writer import Drafts, Form
 
 if TYPE_CHECKING:
@@ -32,6 +33,18 @@ class Content:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Meanings of words, for a lexicon file."""
+
+    senses: Iterable[tuple[Pos, Sense]]
+    language: Language
+
+
+Found = Union[Content, Words, "PreTrainedModel", Iterable[str]]
+"""Samples to pack, words, a model, or the lines of a text file."""
+
+
+@dataclass(frozen=True)
 class Result:
     """Folder of shards or of a model, or a file, and the downloaded files from which it is created."""
 
@@ -45,11 +58,11 @@ class Result:
     """Keyword arguments of the reader."""
     split: str = "train"
 
-    def content(self, folder: Path) -> Content | PreTrainedModel | Iterable[str]:
-        """Read the download in `folder`: samples to pack, a model, or the lines of a text file."""
+    def content(self, folder: Path) -> Found:
+        """Read the download in `folder`."""
         assert self.read is not None
         module, _, name = self.read.partition(".")
-        reader: Callable[..., Content | PreTrainedModel | Iterable[str]]
+        reader: Callable[..., Found]
         reader = getattr(importlib.import_module(f"{__package__}.sources.{module}"), name)
         return reader(*(folder / wanted for wanted in self.wanted), **self.settings)
 
@@ -63,6 +76,8 @@ class Source:
     licence: str
     """Licence as its authors state it; stored in the shards, and from there in model cards."""
     results: tuple[Result, ...]
+    places: tuple[str, ...] = ()
+    """Folders in which packages install it."""
     hint: str = ""
     """Steps that are needed in addition to downloading and unpacking."""
 

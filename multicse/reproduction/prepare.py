@@ -19,12 +19,13 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse.data.errors import DataError, cli_errors, did_you_mean
+from multicse.data.lexicon import write_lexicon
 from multicse.data.shard_writer import Target, pack
 from multicse.data.shards import MANIFEST
 from multicse.pipelines import RULES
 from multicse.pipelines.pack import report
 from multicse.reproduction import small_data
-from multicse.reproduction.downloads import SOURCES, Content, Result, Source
+from multicse.reproduction.downloads import SOURCES, Content, Result, Source, Words
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 
@@ -37,7 +38,7 @@ class Prepare:
     """Name of the dataset; without it, all names are listed. With small, the data of the small scale is downloaded from
     GitHub (about 130 MB, 440 MB on disk) into a folder that `reproduce.py --scale mini` finds by itself."""
     source: Path | None = None
-    """Folder of the unpacked download. Default: downloads/NAME."""
+    """Folder of the unpacked download. Default: downloads/NAME, or where a package installs it."""
     out: Path | None = None
     """Output folder; shards/..., wos/... are written below it. Default: the current folder; for small, a cache folder."""
     server: str | None = None
@@ -59,7 +60,9 @@ class Prepare:
         if self.name not in SOURCES:
             known = did_you_mean(self.name, [*SOURCES, "small"])
             raise DataError(f"dataset {self.name!r} not found.{known} Datasets: {', '.join([*SOURCES, 'small'])}")
-        source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
+        source = SOURCES[self.name]
+        usual = [Path("downloads") / self.name, *map(Path, source.places)]
+        folder = self.source or next((place for place in usual if place.is_dir()), usual[0])
         out = self.out or Path(".")
         missing: dict[str, None] = {}  # distinct, in order
         for result in source.results:
@@ -102,6 +105,8 @@ def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bo
             form=found.form,
         )
         return report(pack(found.drafts, target, found.files, found.classes))
+    if isinstance(found, Words):
+        return f"{place}: {write_lexicon(found.senses, place, found.language):,} words"
     if hasattr(found, "save_pretrained"):
         shutil.rmtree(partial, ignore_errors=True)
         found.save_pretrained(partial)

@@ -62,26 +62,24 @@ def test_a_mean_with_padding_needs_200_positions(triplets: Recipe, tmp_path: Pat
     check_recipe(with_positions(200).replace("method.mean_with_padding", True))
 
 
-def test_a_missing_wordnet_is_found_before_the_run(
+def test_a_missing_lexicon_is_found_before_the_run(
     triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = triplets.replace("streams.text.lexicon", None)
-    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     check_settings(recipe)  # does not read files
-    with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
+    with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*wordnet\.sqlite does not exist; make one"):
         check_recipe(recipe)
 
 
-def test_a_folder_with_a_lexicon_gets_an_absolute_path(
-    triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lexicon_gets_an_absolute_path(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials of a sweep and reading tasks run in other folders."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("wordnet/dict", "small"):
-        Path(folder).mkdir(parents=True)
-    recipe = triplets.replace("streams.text.lexicon", "wordnet/dict")
+    for name in ("words.sqlite", "small"):
+        Path(name).touch()
+    recipe = triplets.replace("streams.text.lexicon", "words.sqlite")
     found = resolve(recipe)
-    assert found.flat()["streams.text.lexicon"] == str(tmp_path / "wordnet/dict")
+    assert found.flat()["streams.text.lexicon"] == str(tmp_path / "words.sqlite")
     assert resolve(triplets.replace("streams.text.lexicon", "small")).flat()["streams.text.lexicon"] == "small"
 
 

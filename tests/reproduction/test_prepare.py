@@ -69,7 +69,7 @@ def test_a_download_in_its_layout(name: str, tmp_path: Path) -> None:
 
 def test_every_reader_has_a_miniature() -> None:
     read = {name for name, source in SOURCES.items() if any(result.read for result in source.results)}
-    assert read - DOWNLOADS.keys() == {"wiki1m-zh", "wiki1m-fr", "wiki1m-ru", "htsat"}
+    assert read - DOWNLOADS.keys() == {"wiki1m-zh", "wiki1m-fr", "wiki1m-ru", "htsat", "wordnet"}
 
 
 def test_ten_thousand_sentences_are_drawn_the_same_every_time(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ SHOWN: dict[str, dict[str, str]] = {
     "data/test_executor.py": {
         "StreamConfig.read_ahead": "readers_that_are_ahead_stop_and_cost_next_to_nothing",
     },
-    "data/test_wordnet.py": {
-        "LexiconTextStream.lexicon": "places",
+    "data/test_lexicon.py": {
+        "LexiconTextStream.lexicon": "a_thesaurus_of_another_language_becomes_a_lexicon",
     },
     "models/test_text_encoder.py": {
         "EncoderConfig.path": "saved_folder_gives_the_same_vectors",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from multicse.data.wordnet import Lexicon
+    from multicse.data.lexicon import Lexicon
 
 Synonyms = Callable[[str], Sequence[str]]
 

@@ -17,7 +17,7 @@ from multicse.data.streams.base import Row, StreamConfig, Tokenize
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multicse.data.wordnet import Lexicon
+    from multicse.data.lexicon import Lexicon
 
 
 class TextStream(StreamConfig):
@@ -75,9 +75,8 @@ class LexiconTextStream(TextStream):
     columns: tuple[Name] = ("txt",)
     """Field with the sentence."""
     lexicon: Annotated[str, Mark("place", ("small",))] | None = None
-    """A lexicon file of `pack.py lexicon`, for any language, or a folder of WordNet's database files, or `small` for a table
-    of some 200 words. If None, the environment variables WNSEARCHDIR and WNHOME and the folders in which packages install
-    WordNet are searched."""
+    """A lexicon file: of `pack.py lexicon`, for any language, or of `prepare.py wordnet`; or `small` for a table of some 200
+    words. If None, `wordnet.sqlite` in the current folder, where `prepare.py wordnet` writes it."""
 
     @property
     def uses_lexicon(self) -> bool:
@@ -97,12 +96,12 @@ class LexiconTextStream(TextStream):
             self.open_lexicon()
 
     def defaults(self) -> dict[str, str]:
-        """Return the folder of the lexicon that was found."""
+        """Return the path of the lexicon."""
         return {} if self.lexicon else {"lexicon": self.open_lexicon().path}
 
     def open_lexicon(self) -> Lexicon:
         """Open the lexicon, once per process. Its error is a ValueError and no DataError, so that no sample is skipped."""
-        from multicse.data.wordnet import open_lexicon
+        from multicse.data.lexicon import open_lexicon
 
         try:
             return open_lexicon(self.lexicon)

@@ -22,7 +22,7 @@ from multicse.data.streams.text import LexiconTextStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multicse.data.wordnet import Pos
+    from multicse.data.lexicon import Pos
 
 Span = tuple[int, int]
 """First character and the character after the last."""

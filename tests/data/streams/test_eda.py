@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from multicse.data.lexicon import open_lexicon
 from multicse.data.streams.eda import _replace_synonyms, cached_synonyms, eda
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
-from multicse.data.wordnet import open_lexicon
-from tests.data.packing import reader, spelt, write_wordnet
+from tests.data.packing import reader, spelt, write_words
 from tests.small import add, write_text
 
 TABLE = {
@@ -57,8 +57,9 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
 
 
 def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
-    """As in the released code, underscores of WordNet's lemmas become blanks."""
-    lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
+    """As in the released code, underscores of lemmas become blanks."""
+    words = write_words(tmp_path / "x.sqlite", "a|quick,speedy,in no time|", "a|quick,alive|dead", "n|quick,core|")
+    lexicon = open_lexicon(str(words))
     seen = {" ".join(_replace_synonyms(["quick"], rng(seed), cached_synonyms(lexicon), 1)) for seed in range(40)}
     assert seen == {"speedy", "in no time", "alive", "core"}
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from multicse.data.errors import DataError, DecodeError
+from multicse.data.lexicon import open_lexicon
 from multicse.data.shards import RawSample
 from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet
-from multicse.data.wordnet import open_lexicon
 from tests.data.packing import reader
 from tests.small import write_tar, write_text
 

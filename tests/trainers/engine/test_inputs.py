@@ -23,7 +23,7 @@ from multicse.trainers.engine.inputs import difference, digest_of, inputs, place
 from multicse.trainers.engine.output import Output
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
-from tests.data.packing import write_wordnet
+from tests.data.packing import write_words
 from tests.small import text_only, write_text
 
 
@@ -86,21 +86,21 @@ def _vectors(recipe: Recipe, folder: Path) -> Input:
 
 
 def _lexicon(recipe: Recipe, folder: Path) -> Input:
-    place = write_wordnet(folder / "wn")
+    place = write_words(folder / "own.sqlite", "a|quick,speedy|slow")
     return _with_lexicon(recipe, place, str(place))
 
 
 def _found_lexicon(recipe: Recipe, folder: Path) -> Input:
     """A lexicon that is not in a setting but found."""
-    place = write_wordnet(folder / "wn")
-    os.environ["WNSEARCHDIR"] = str(place)
+    place = write_words(folder / "found.sqlite", "a|quick,speedy|slow")
+    Path("wordnet.sqlite").symlink_to(place)
     return _with_lexicon(recipe, place, None)
 
 
 def _with_lexicon(recipe: Recipe, place: Path, setting: str | None) -> Input:
     stream = EDATextStream(shards=recipe.streams["text"].shards, batch_size=16, lexicon=setting)
     content = recipe.model_dump() | {"streams": {"text": stream}}
-    return Input(Recipe.model_validate(content), "streams.text.lexicon", place / "data.adj", b"speedy", b"steady")
+    return Input(Recipe.model_validate(content), "streams.text.lexicon", place, b"speedy", b"steady")
 
 
 METHOD = """
@@ -154,7 +154,7 @@ def test_a_run_refuses_inputs_that_have_changed(
     folder = tmp_path / "parts" / "inputs"
     folder.mkdir(parents=True)
     monkeypatch.syspath_prepend(folder)
-    monkeypatch.setenv("WNSEARCHDIR", "")
+    monkeypatch.chdir(tmp_path)
     one = make(text_only(recipe), folder)
     output = Output(one.recipe)
     output.folder.mkdir()

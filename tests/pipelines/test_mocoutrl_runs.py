@@ -19,11 +19,11 @@ from multicse.pipelines import gclsr, mocoutrl
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
-from multicse.trainers.engine.launch import resolve, run_recipe
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.models.tiny_encoder import tokenizer
-from tests.small import WORDS, four_steps, write_text
+from tests.small import four_steps, write_text
 from tests.trainers.engine.test_engine import run
 
 
@@ -72,17 +72,6 @@ def test_a_missing_lexicon_is_found_before_the_run(
         check_recipe(recipe)
 
 
-def test_a_lexicon_gets_an_absolute_path(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials of a sweep and reading tasks run in other folders."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("words.sqlite", "small"):
-        Path(name).touch()
-    recipe = triplets.replace("streams.text.lexicon", "words.sqlite")
-    found = resolve(recipe)
-    assert found.flat()["streams.text.lexicon"] == str(tmp_path / "words.sqlite")
-    assert resolve(triplets.replace("streams.text.lexicon", "small")).flat()["streams.text.lexicon"] == "small"
-
-
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
     """A moved run finds its vectors; a checkpoint with vectors of another run or without vectors is refused."""
     prepare_encoder(words)
@@ -123,21 +112,3 @@ def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:
     card = (export / "README.md").read_text()
     assert "trust_remote_code=True" in card and "AutoModel" not in card and "--encoder.path" not in card
     assert "word vectors" in card and "trust_remote_code" in report(summary)
-
-
-def test_tasks_on_user_files(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Relative paths are resolved for the workers, and the folder is not part of the identity."""
-    own = triplets.replace("evaluation.select", "pairs:pairs/own-dev.tsv")
-    lines = [f"{' '.join(WORDS[i : i + 4])}\t{WORDS[i]}\t{i % 5}\n" for i in range(9)]
-    recipes = []
-    for place in ("one", "two"):
-        folder = tmp_path / place
-        (folder / "pairs").mkdir(parents=True)
-        (folder / "pairs" / "own-dev.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(lines))
-        monkeypatch.chdir(folder)
-        recipes.append(resolve(own))
-        assert recipes[-1].evaluation.select == f"pairs:{folder}/pairs/own-dev.tsv"
-    assert len({recipe.replace("run.tracking_uri", None).identity() for recipe in recipes}) == 1
-    monkeypatch.chdir(tmp_path)
-    memory, result, _ = run(recipes[0])
-    assert "eval/own-dev/spearman" in memory.values[2] and result["best_score"] is not None

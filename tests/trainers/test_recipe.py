@@ -83,13 +83,28 @@ def test_identity_depends_on_options_of_a_task_but_not_on_its_parent_folders() -
     assert here != identity("zero-shot:/here/shards/imagenet?classes=/here/prompts/imagenet.json", "a/other")
 
 
-def test_every_path_of_a_method_is_absolute_for_workers_in_other_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "path", "given", "resolved"),
+    [
+        ("cyclip/cyclip-s-vit", "method.tower.path", "own/here", "FOLDER/own/here"),
+        ("mocoutrl/smoke", "streams.text.lexicon", "own/here", "FOLDER/own/here"),
+        ("mocoutrl/smoke", "streams.text.lexicon", "small", "small"),  # a word of the setting
+        ("simcse/smoke", "evaluation.select", "pairs:own/here/dev.tsv", "pairs:FOLDER/own/here/dev.tsv"),
+    ],
+)
+def test_places_are_absolute_for_workers_in_other_folders(
+    name: str, path: str, given: str, resolved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tower").mkdir()
-    recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("method.tower.path", "tower")
-    assert resolve(recipe).flat()["method.tower.path"] == str(tmp_path / "tower")
+    """The working directory is not part of the identity."""
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        for part in ("own/here", "small"):
+            (folder / part).mkdir(parents=True)
+        (folder / "own/here/dev.tsv").touch()
+        monkeypatch.chdir(folder)
+        found.append(resolve(RECIPES[name]().changed({path: given, "run.tracking_uri": "sqlite:///x.db"})))
+        assert found[-1].flat()[path] == resolved.replace("FOLDER", str(folder))
+    assert found[0].identity() == found[1].identity()
 
 
 RECIPES = {f"{name}/{recipe}": make for name in NAMES for recipe, make in load(name).RECIPES.items()}

@@ -204,7 +204,7 @@ def tasks() -> str:
         (f"`{name}`", " ".join(f"`{member}`" for member in members)) for name, members in plugins.every("group").items()
     ]
     kinds = [
-        (f"`{name}:PLACE`", one.about, " ".join(f"`{option}`" for option in one.options))
+        (f"`{name}:PLACE`", one.about(), " ".join(f"`{option}`" for option in one.options()))
         for name, one in registry.kinds().items()
     ]
     return "\n\n".join(

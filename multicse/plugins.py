@@ -12,14 +12,13 @@ kind             thing
 ``task``         kind of evaluation task, ``KIND:PLACE``
 ``family``       evaluation tasks with fixed names, which read the data folder
 ``group``        names of tasks that are evaluated together (``sts``)
-``head``         classifier on frozen embeddings
+``layout``       form of the data folder
 ``templates``    prompt templates of zero-shot classification
 ``pooling``      pooling over the layers of a transformer, by a regular expression of its names
 ``word pooling`` pooling over word vectors
 ``post``         post-processing of embeddings, which is fitted on sentences
 ``figure``       figures of a model on some tasks
 ``scatter``      figures of several models on a task
-``layers``       evaluation of every layer of a model
 """
 
 from __future__ import annotations
@@ -38,7 +37,9 @@ from typing import Any
 from multicse.data.errors import command, did_you_mean
 
 ROOT = Path(__file__).parent
-ROOMS = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py"}
+ROOMS = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py"} | dict.fromkeys(
+    ("task", "family", "group", "layout", "templates"), "*/tasks/*.py"
+)
 """Modules that define things of a kind."""
 PLUGINS = "*/plugin.py"
 """Modules that add things of several kinds."""

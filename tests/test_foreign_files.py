@@ -16,13 +16,13 @@ from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import fit_sentences
 from multicse.evaluation.report import read_report
 from multicse.evaluation.tasks.classification import read_labelled
-from multicse.evaluation.tasks.sts import pair_task
 from multicse.evaluation.tasks.zero_shot import read_prompts
 from multicse.pipelines import simcse
 from multicse.pipelines.registry import from_file
 from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.mlflow_server import TrackingError, resolve_uri
 from multicse.trainers.engine.tracking import find_runs, open_run
+from tests.evaluation.evaluation_helpers import pair_task
 
 LINES = ["Ein «Häuschen» am Fluß", 'it\'s a "quoted" text', "two", "three\u2028parts"]
 TABLE = "\n".join(["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{n}" for n, (a, b) in enumerate(itertools.pairwise(LINES)))])

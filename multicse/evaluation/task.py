@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -50,15 +50,6 @@ class Score(NamedTuple):
     """Values (N,) for a paired test: the cosine of every pair, or whether each example was right."""
 
 
-@dataclass(frozen=True)
-class Probing:
-    """Settings of tasks that train a classifier: protocol, width of the hidden layer, 0 without one, and seed."""
-
-    preset: str = "test"
-    hidden: int = 0
-    seed: int = 1111
-
-
 @runtime_checkable
 class Task(Protocol):
     """An evaluation: the sentences that it needs, and the scores of an encoder."""
@@ -74,6 +65,11 @@ class Task(Protocol):
     def score(self, encoder: Encoder) -> Score:
         """Return metrics by name (correlations, accuracies and similar in points, 100 = perfect), and details."""
         ...
+
+
+def metric_name(text: str) -> str:
+    """Replace characters that MLflow does not allow in names of metrics by hyphens."""
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
 def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndarray:

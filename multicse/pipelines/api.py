@@ -184,7 +184,7 @@ def evaluate(
     from multicse.trainers.engine.cluster import quiet
 
     quiet()
-    chosen = registry.choose(tasks, data, task.Probing(seed=seed))
+    chosen = registry.choose(tasks, data, seed)
     encoder: Encoder
     if isinstance(model, (str, Path)):
         encoder = load_for(chosen, str(model), pooling=pooling, device=device, batch_size=batch_size, seed=seed)

@@ -21,13 +21,11 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
-from multicse import plugins
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import load_for, parse
 from multicse.evaluation.report import Measured, Outcome
-from multicse.evaluation.task import EvaluationError, Probing, Task
-from multicse.evaluation.tasks.classification import ClassificationTask
+from multicse.evaluation.task import EvaluationError, Task
 from multicse.pipelines import RULES
 from multicse.trainers.jobs import kept, results_folder, results_in
 
@@ -58,7 +56,8 @@ class Arguments:
     tasks: tuple[str, ...] = ()
     """Tasks to evaluate. Groups: sts and transfer (seven tasks each). Single tasks: sts12 ... sts16, stsb-dev, stsb-test,
     sickr-dev, sickr, stsb-regression, sickr-regression, lee, lee-dev, lee-all, mr, cr, subj, mpqa, sst2, trec, mrpc. With
-    -geometry after the name of an STS task: alignment and uniformity. Your own data: pairs:FILE, hub:DATASET, classify:FILE,
+    -geometry after the name of an STS task: alignment and uniformity. Some have options, as in transfer?protocol=released
+    or mr?hidden=50 (docs/how-to/evaluation.md). Your own data: pairs:FILE, hub:DATASET, classify:FILE,
     finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS, geometry:PLACE. Default: all STS tasks found in --data."""
     pooling: str | None = None
     """Pooling to use instead of the model's own: cls, mean, max, last2, first-last, layer3-mean, ditto, wk, ... Default:
@@ -66,14 +65,6 @@ class Arguments:
     fit: Path | None = None
     """Text for fitting +whitening, +flow and other post-processing: a file with one sentence per line, or shards. For a
     single model, write +flow:PLACE. Default: the sentences of the tasks, without labels."""
-    protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """Protocol for training the classifiers of transfer tasks. test: SentEval's setting for published results, with a final
-    fit on all training data. released: exactly as in the SentEval toolkit. fast: SentEval's setting for prototyping.
-    two-fold: GCLSR's two-fold protocol."""
-    hidden: int = 0
-    """Width of the hidden layer of the classifiers (SG-BERT uses 50); 0 is logistic regression."""
-    layers: bool = False
-    """Evaluate every layer with the poolings cls, mean and max instead (SG-BERT, Figure 1)."""
     style: Literal["text", "markdown", "latex"] = "text"
     """Format of the printed table."""
     metric: str | None = None
@@ -101,23 +92,9 @@ def run(arguments: Arguments) -> Outcome:
     """
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
-    probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
-    tasks = registry.choose(arguments.tasks, arguments.data, probing)
-    _check_probing(probing, [task.name for task in tasks], tasks)
+    tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
     _check_used(arguments)
-    if arguments.layers:
-        return _layers(arguments, tasks)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
-
-
-def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) -> None:
-    """Raise EvaluationError for settings of classifiers that no task uses."""
-    given = ["--protocol"] * (probing.preset != Probing.preset) + ["--hidden"] * (probing.hidden != Probing.hidden)
-    heads = {task.name: task.head for task in tasks if isinstance(task, ClassificationTask)}
-    used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.families() for name in names)
-    if given and not used:
-        fix = "add ?head=senteval to the file of classify:FILE" if heads else "leave it out, or add a transfer task"
-        raise EvaluationError(f"{' and '.join(given)}: no classifier of {', '.join(names)} uses this; {fix}")
 
 
 def _check_used(arguments: Arguments) -> None:
@@ -178,18 +155,6 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(reports, tasks)})
 
 
-def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    if arguments.model is None:
-        raise EvaluationError("--layers evaluates one model; give --model DIR instead of --compare")
-    spec = parse(arguments.model)
-    if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
-        raise EvaluationError("--layers needs a plain model: leave out @POOLING, +whitening, --pooling, --fit and --style")
-    layers = [*plugins.every("layers").values()]
-    if not layers:
-        raise EvaluationError("--layers needs the package multicse.reproduction, which is not installed")
-    return layers[0](arguments.model, tasks, arguments.device, arguments.batch_size)
-
-
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
     settings = {name: getattr(arguments, name) for name in ("fit", "pooling", "device", "batch_size", "seed")}
     return report.measure(spec, load_for(tasks, spec, **settings), tasks)
@@ -222,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = tyro.cli(Arguments, args=argv, registry=RULES)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
-    arguments = _with_outputs(arguments)
+    arguments = with_outputs(arguments)
     from multicse.trainers.engine.cluster import quiet
 
     quiet()
@@ -232,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             outcome = run(arguments)
             print(outcome.table)
-            _write(arguments, outcome, handle)
+            write(arguments, outcome, handle)
         except BaseException:
             if handle is not None:
                 handle.finish("FAILED")
@@ -240,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _with_outputs(arguments: Arguments) -> Arguments:
+def with_outputs(arguments: Arguments) -> Arguments:
     """Return the arguments with outputs outside Ray's copy of a job's folder.
 
     Raises:
@@ -273,7 +238,8 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
         raise ValueError(f"--experiment: {str(error).replace('run.tracking_uri', 'MLFLOW_TRACKING_URI')}") from error
 
 
-def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> None:
+def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = None) -> None:
+    """Write the outputs that the arguments ask for, and tell where they are."""
     from multicse.evaluation.figures.basic import save
 
     if arguments.json is not None:

@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.tasks.sts import PairTask
+
 WORDS = [
     "a", "the", "man", "woman", "dog", "cat", "plays", "eats", "runs", "red", "small", "big", "house", "car", "guitar",
     "food", "on", "in", "with", "and",
@@ -107,3 +110,17 @@ def whole_words(limit: int | None) -> Any:
     names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     more = {} if limit is None else {"model_max_length": limit}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, **more)
+
+
+def pair_task(place: str | Path) -> PairTask:
+    """Return the task ``pairs:PLACE``."""
+    (task,) = make_tasks([f"pairs:{place}"])
+    assert isinstance(task, PairTask)
+    return task
+
+
+def hub_pairs(spec: str) -> PairTask:
+    """Return the task ``hub:SPEC``."""
+    (task,) = make_tasks([f"hub:{spec}"])
+    assert isinstance(task, PairTask)
+    return task

@@ -15,7 +15,8 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import encode_once
-from multicse.evaluation.tasks.sts import PairTask, pair_task
+from multicse.evaluation.tasks.sts import PairTask
+from tests.evaluation.evaluation_helpers import pair_task
 
 # Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here on all four sets.
 # The public MTEB figures are the same within .01 (STS14 is 75.59 there), and the tolerance below covers both.

@@ -20,6 +20,7 @@ from multicse.evaluation.statistics import holm, paired_bootstrap
 from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines.evaluate import Arguments, main, run
+from multicse.reproduction import layers
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 from tests.evaluation.paired_helpers import Coded, image_shards
@@ -174,7 +175,7 @@ def test_tasks_for_checkpoint_selection(name: str, development: bool) -> None:
 
 def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["--model", str(model), "--data", str(data), "--device", "cpu", "--tasks", "stsb-test"]
-    assert main([*command, "--layers", "--figures", str(tmp_path / "layers")]) == 0
+    assert layers.main([*command, "--figures", str(tmp_path / "layers")]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:5]]
     mean = make_tasks(["stsb-test"], data)[0].score(load_encoder(model, "layer1-mean", "cpu")).metrics["spearman"]
     assert [row[0] for row in rows] == ["0", "1", "2"] and rows[1][2] == f"{mean:.2f}"

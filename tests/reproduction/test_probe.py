@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError, Probing
-from multicse.pipelines.evaluate import Arguments, _check_probing, run
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.classification import ClassificationTask
 from multicse.reproduction.tasks import probe
 from multicse.reproduction.tasks.classifiers import Protocol
 from multicse.reproduction.tasks.probe import TEST, three_layers
@@ -134,7 +135,7 @@ def test_a_hidden_layer_is_as_good_as_sklearn() -> None:
 def test_scores(head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(probe.PRESETS, "test", probe.TEST.replace(batch=8))
     path = write(tmp_path / "words.tsv", examples(420, tuple(WORDS[:7])))
-    (task,) = make_tasks([f"classify:{path}?head={head}"], probing=Probing(seed=3))
+    (task,) = make_tasks([f"classify:{path}?head={head}"], seed=3)
     metrics, details, _ = task.score(Bag(32))
     assert list(metrics) == ["accuracy", "precision", "recall", "f1", "matthews"]
     assert metrics["accuracy"] > 75
@@ -145,11 +146,16 @@ def test_scores(head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_settings_that_the_default_head_does_not_have_are_refused(tmp_path: Path) -> None:
     plain = f"classify:{write(tmp_path / 'words.tsv', examples(40))}"
-    with pytest.raises(EvaluationError, match=r"^--protocol and --hidden: .*words.* .*head=senteval"):
-        run(Arguments(model="none", tasks=(plain,), protocol="fast", hidden=50))
-    _check_probing(Probing(), [plain], make_tasks([plain]))
-    _check_probing(Probing(hidden=50), [plain, "mr"], make_tasks([plain]))  # which has them
-    _check_probing(Probing(hidden=50), [f"{plain}?head=senteval"], make_tasks([f"{plain}?head=senteval"]))
+    for options in ("protocol=fast", "hidden=50"):
+        with pytest.raises(EvaluationError, match=rf"words.*{options.partition('=')[0]}.* has no effect: .*head=senteval"):
+            make_tasks([f"{plain}?{options}"])
+    (task,) = make_tasks([f"{plain}?head=senteval&protocol=released&hidden=50"])
+    assert isinstance(task, ClassificationTask) and isinstance(task.fit, partial)
+    assert task.fit.keywords == {"protocol": probe.RELEASED.replace(nhid=50)}
+    wrong_ones = {"protocol=quick": "fast", "hidden=-1": "0", "hidden=x": "x", "heat=x": "Did you mean 'head'"}
+    for wrong, message in wrong_ones.items():
+        with pytest.raises(EvaluationError, match=message):
+            make_tasks([f"{plain}?head=senteval&{wrong}"])
 
 
 def test_the_papers_head() -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
-from multicse.evaluation.registry import Probing, make_tasks
+from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, evaluate
 from multicse.evaluation.tasks.sts import Pairs
 from multicse.reproduction.tasks.relatedness import RelatednessTask, fit, rating_distribution
@@ -95,7 +95,7 @@ def test_by_name_from_a_folder(tmp_path: Path) -> None:
     files = (*files, "SICK.train.raw.tsv", "SICK.trial.raw.tsv", "SICK.test.raw.tsv")
     for size, file in enumerate(files, 10):
         write_raw(tmp_path / file, rated(size, seed=size))
-    tasks = make_tasks(["stsb-regression", "sickr-regression"], tmp_path, Probing(hidden=7))
+    tasks = make_tasks(["stsb-regression?hidden=7", "sickr-regression?hidden=7"], tmp_path)
     sizes = [[len(pairs) for pairs in task.parts.values()] for task in tasks if isinstance(task, RelatednessTask)]
     assert sizes == [[10, 11, 12], [13, 14, 15]]
     bag = Bag()

@@ -52,7 +52,7 @@ def senteval(folder: Path) -> Path:
 @pytest.mark.parametrize("name", TRANSFER)
 def test_the_seven_tasks(name: str, tmp_path: Path) -> None:
     data = senteval(tmp_path / "downstream")
-    assert transfer.available(data) == list(TRANSFER)
+    assert transfer.Transfer.found(data, []) == list(TRANSFER)
     task, encoder = make(name, data, QUICK), Bag(32)
     metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1

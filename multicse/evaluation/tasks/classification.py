@@ -11,17 +11,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from multicse import plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.text_files import read_rows
-from multicse.evaluation.task import Encoder, EvaluationError, Probing, Score, look_up
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up
 
 PARTS = ("train", "dev", "test")
 TEXT = ("text", "sentence", "question", "premise", "hypothesis", "text1", "text2", "sentence1", "sentence2")
@@ -132,7 +132,7 @@ Parts = dict[str, np.ndarray]
 """Features (N, d) or classes (N,) of train, dev and test."""
 
 
-def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
+def linear(x: Parts, y: Parts) -> Fitted:
     """Fit a logistic regression for each strength of L2, and predict with the best one on dev."""
     from sklearn.linear_model import LogisticRegression
 
@@ -143,22 +143,38 @@ def linear(x: Parts, y: Parts, probing: Probing) -> Fitted:
     return Fitted(models[best].predict(x["test"]), {"dev_accuracy": dev[best], "l2": L2[best]})
 
 
-plugins.add("head", "linear", linear)
-
-
 class ClassificationTask(LabelledTask):
-    """Accuracy, macro precision, recall and F1, and Matthews' correlation of a probe on frozen embeddings, in points."""
+    """Accuracy, macro precision, recall and F1, and Matthews' correlation of a probe on frozen embeddings, in points.
 
-    def __init__(self, name: str, data: Labelled, probing: Probing | None = None, head: str = "linear") -> None:
-        check_labelled(name, data, head, plugins.every("head"))
+    Args:
+        name: Name of the task.
+        data: Labelled rows.
+        fit: Function that fits a classifier to features and classes by part. Default: `linear`.
+        head: Name of the classifier, for the report.
+    """
+
+    def __init__(
+        self, name: str, data: Labelled, fit: Callable[[Parts, Parts], Fitted] = linear, head: str = "linear"
+    ) -> None:
+        check_labelled(name, data)
         super().__init__(name, data)
-        self.probing = probing or Probing()
-        self.head = head
+        self.fit, self.head = fit, head
 
     def score(self, encoder: Encoder) -> Score:
         """Return the metrics; details are counts, classes, the confusion matrix and the classifier's settings."""
-        fitted: Fitted = plugins.get("head", self.head)(self.data.features(encoder), self.data.y, self.probing)
+        fitted = self.fit(self.data.features(encoder), self.data.y)
         return score(self.data, fitted.predicted, {"head": self.head, **fitted.details})
+
+
+class Classify(Kind):
+    """Labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen embeddings."""
+
+    kind: Literal["classify"] = "classify"
+    trains: ClassVar[bool] = True
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        return ClassificationTask(self.title, read_labelled(self.place, seed))
 
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
@@ -195,10 +211,8 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
     )
 
 
-def check_labelled(name: str, data: Labelled, head: str, known: Iterable[str]) -> None:
-    """Raise EvaluationError for a head that is not in `known`, or data without two classes in both dev and test."""
-    if head not in known:
-        raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, known)} Heads: {', '.join(known)}")
+def check_labelled(name: str, data: Labelled) -> None:
+    """Raise EvaluationError for data without two classes in both dev and test."""
     if set(data.parts) != set(PARTS):
         raise EvaluationError(f"task {name}: found the parts {', '.join(data.parts)}, expected train, dev and test")
     for part in ("dev", "test"):  # with one class, a constant answer would be perfect

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 from multicse.evaluation.tasks.sts import PairTask
 
@@ -135,6 +137,16 @@ class PairedGeometryTask(PairedTask):
             "modality_gap": float(gap),
         }
         return Score(metrics, {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct)})
+
+
+class Geometry(Kind):
+    """Shards with captions."""
+
+    kind: Literal["geometry"] = "geometry"
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        return PairedGeometryTask(self.title, self.place)
 
 
 def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy
 
 from multicse.data.errors import did_you_mean
 from multicse.data.text_files import read_lines, read_rows
-from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up, unit
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 CELLS = 2**20  # scores per block: 8 MB
@@ -180,6 +181,20 @@ class RetrievalTask(PairedTask):
         return metrics | means
 
 
+class Retrieval(Kind):
+    """Shards of images or audio with captions, both directions."""
+
+    kind: Literal["retrieval"] = "retrieval"
+    primary: str = "mean_r1"
+    """Metric by which a checkpoint is chosen."""
+    shared: bool = False
+    """Count equal captions once, for captions made from class names."""
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        return RetrievalTask(self.title + "-shared" * self.shared, self.place, self.primary, self.shared)
+
+
 # ------------------------------------------------------------------------------------------------------- validation loss
 
 
@@ -221,6 +236,19 @@ class ContrastiveTask(PairedTask):
             losses.append(float((both / 2 - logits.diagonal()).mean()))
         details = {"items": len(items), "batch": size, "batches": len(losses), "left_out": len(items) - size * len(losses)}
         return Score({"loss": float(np.mean(losses))}, {**details, "logit_scale": scale, "chance": float(np.log(size))})
+
+
+class Contrastive(Kind):
+    """Shards of images or audio with captions: the loss over batches at the model's logit scale."""
+
+    kind: Literal["contrastive"] = "contrastive"
+    batch: int = BATCH
+    """Pairs per batch."""
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        name = self.title + (f"-batch{self.batch}" if self.batch != BATCH else "")
+        return ContrastiveTask(name, self.place, self.batch)
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

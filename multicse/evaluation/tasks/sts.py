@@ -1,10 +1,7 @@
 """Semantic textual similarity: correlation of the cosine of two sentences with ratings, of humans in the named sets.
 
-The seven sets are read from one of two layouts:
-
-* SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files per subset;
-* raw TSV (``STS12.raw.tsv``): cased text in one file per set, columns ``dataset subset row score sentence1 sentence2``,
-  separated by tabs, without quoting.
+The seven sets are read from a folder of raw TSVs (``STS12.raw.tsv``): cased text in one file per set, with the columns
+``dataset subset row score sentence1 sentence2``, separated by tabs, without quoting. Plugins may read other layouts.
 """
 
 from __future__ import annotations
@@ -13,51 +10,34 @@ import hashlib
 import importlib.util
 import logging
 import math
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy  # its subpackages are imported lazily
 
+from multicse import plugins
 from multicse.data.shard_urls import file_name
-from multicse.data.text_files import read_cells, read_lines, read_rows, text_of
-from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
+from multicse.data.text_files import read_rows, text_of
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up, metric_name, unit
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = ("score", "sentence1", "sentence2")  # required columns; subset is optional
 HUMAN, RATINGS = "human ratings", "ratings"  # what the scores of the named sets are, and of a set of the user's own
-SEMEVAL_INPUT = re.compile(r"STS\.input\.(.+)\.txt")
+YEARS = ("sts12", "sts13", "sts14", "sts15", "sts16")  # sets with subsets
 
-# The subsets of each year in SimCSE's SentEval; STS13 lacks SMT, which may not be redistributed.
-SUBSETS = {
-    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "sts13": ("FNWN", "headlines", "OnWN"),
-    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-
-Rated = tuple[str, float | None, str, str, str]  # subset, rating if there is one, sentence, sentence, place for messages
+Row = tuple[str, float | None, str, str, str]  # subset, rating if there is one, sentence, sentence, place for messages
 
 FILES = {
-    "raw": {
-        **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
-        **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
-        "sickr-train": "SICK.train.raw.tsv",
-        "sickr-dev": "SICK.trial.raw.tsv",
-        "sickr": "SICK.test.raw.tsv",
-    },
-    "senteval": {
-        **{name: f"STS/{name.upper()}-en-test" for name in SUBSETS},  # a folder of input and gold files
-        **{f"stsb-{split}": f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
-        "sickr-train": "SICK/SICK_train.txt",
-        "sickr-dev": "SICK/SICK_trial.txt",
-        "sickr": "SICK/SICK_test_annotated.txt",
-    },
+    **{name: f"{name.upper()}.raw.tsv" for name in YEARS},
+    **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
+    "sickr-train": "SICK.train.raw.tsv",
+    "sickr-dev": "SICK.trial.raw.tsv",
+    "sickr": "SICK.test.raw.tsv",
 }
 
 
@@ -167,55 +147,49 @@ def spearman(x: np.ndarray, y: np.ndarray) -> float:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-def read(name: str, folder: Path, layout: str) -> Pairs:
-    """Read the pairs of a named STS task from a folder with the layout "raw" or "senteval"."""
-    path = folder / FILES[layout][name]
-    if layout == "raw":
-        return _read_table(path, subsets=name in SUBSETS, quoted=False)  # STS-B's genres and sources are no subsets
-    if name in SUBSETS:
-        return _read_semeval(path, SUBSETS[name])
-    if name.startswith("sickr"):
-        columns = ("relatedness_score", "sentence_A", "sentence_B")
-        return _read_table(path, columns, subsets=False, tokens=True, quoted=False)
-    rows = [  # genre, file, year, id, score, sentence, sentence
-        ("all", _rating(fields[4], place := f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6]), place)
-        for number, fields in read_cells(path, 7, more=True)
-    ]
-    return _collect(rows, path)
+class Layout(NamedTuple):
+    """Form of a data folder; plugins register others."""
+
+    about: str
+    """Description for messages."""
+    root: Callable[[Path], Path | None]
+    """Function of the data folder that returns the folder of the files, or None if it has another layout."""
+    files: Mapping[str, str]
+    """File or folder of each set below the root."""
+    read: Callable[[str, Path], Pairs]
+    """Function of the name of a set and its file."""
 
 
-def pair_task(path: Path, gold: str = RATINGS) -> PairTask:
-    """Create a task from a file or folder of rated pairs; `gold` is `PairTask.gold_is`.
+def _raw_root(folder: Path) -> Path | None:
+    return folder if any((folder / file).is_file() for file in FILES.values()) else None
 
-    * ``.tsv`` or ``.csv``, optionally with ``.gz``: the header contains at least ``score sentence1 sentence2``, in any
-      order. A column ``subset`` is used for the means over subsets. Pairs with a blank or "nan" score are skipped and
-      counted.
-    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` next to it (2014 Spanish, the tracks of 2017); the
-      task is named after the subset.
-    * A folder of such SemEval files: all subsets, sorted by name.
+
+def _read_raw(name: str, path: Path) -> Pairs:
+    return read_table(path, subsets=name in YEARS, quoted=False)  # STS-B's genres and sources are no subsets
+
+
+plugins.add("layout", "raw", Layout("one of raw TSVs (STS12.raw.tsv, STSB.dev.raw.tsv, ...)", _raw_root, FILES, _read_raw))
+
+
+class Rated(Kind):
+    """Rated sentence pairs in a TSV or CSV with the columns sentence1 sentence2 score, and optionally subset.
+
+    The header contains the columns in any order. A column ``subset`` is used for the means over subsets. Pairs with a blank
+    or "nan" score are skipped and counted.
     """
-    name = file_name(path.name).removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
-    if match := SEMEVAL_INPUT.fullmatch(path.name):
-        name, pairs = match[1], _read_semeval(path.parent, (match[1],))
-    elif path.is_dir():
-        found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
-        subsets = tuple(match[1] for match in found if match)
-        if not subsets:
-            raise EvaluationError(
-                f"the folder {path} contains no STS.input.<subset>.txt; pass such a folder, or a .tsv file"
-            )
-        pairs = _read_semeval(path, subsets)
-    else:
-        pairs = _read_table(path)
-    return PairTask(metric_name(name), pairs, gold)
+
+    kind: Literal["pairs"] = "pairs"
+    gold: str = RATINGS
+    """What the ratings are, for figures and model cards."""
+
+    def make(self, seed: int) -> Task:
+        """Return the task, named after the file."""
+        path = Path(self.place).expanduser()
+        name = file_name(path.name).removesuffix(".gz").removesuffix(".tsv").removesuffix(".csv")
+        return PairTask(metric_name(name), read_table(path), self.gold)
 
 
-def metric_name(text: str) -> str:
-    """Replace characters that MLflow does not allow in names of metrics by hyphens."""
-    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
-
-
-def _read_table(
+def read_table(
     path: Path,
     columns: tuple[str, ...] = COLUMNS,
     subsets: bool = True,
@@ -227,32 +201,13 @@ def _read_table(
     for number, row in read_rows(path, columns, quoted=quoted):
         score, first, second = (row[column] for column in columns)
         if tokens:
-            first, second = _tokens(first), _tokens(second)
+            first, second = joined(first), joined(second)
         subset, place = row.get("subset", "all") if subsets else "all", f"{path}, line {number}"
-        rows.append((subset, _rating(score, place), first, second, place))
-    return _collect(rows, path)
+        rows.append((subset, rating(score, place), first, second, place))
+    return collect(rows, path)
 
 
-def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
-    """Read a SemEval year: ``STS.input.<subset>.txt`` and ``STS.gs.<subset>.txt``, line by line."""
-    rows = []
-    for subset in subsets:
-        inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-        texts, scores = list(read_lines(inputs, blank=True)), list(read_lines(golds, blank=True))
-        if len(texts) != len(scores):
-            raise EvaluationError(
-                f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; every line needs one score"
-            )
-        for (number, text), (_, score) in zip(texts, scores, strict=True):
-            first, *others = text.split("\t")
-            if not others:
-                raise EvaluationError(f"{inputs}, line {number}: no tab found; expected sentence, tab, sentence")
-            place = f"{inputs}, line {number}"
-            rows.append((subset, _rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0]), place))
-    return _collect(rows, folder)
-
-
-def _rating(text: str, place: str) -> float | None:
+def rating(text: str, place: str) -> float | None:
     """Parse a rating; None if it is blank or "nan" (SemEval 2015 and 2016 rated only some of the published pairs)."""
     try:
         value = float(text) if text.strip() else math.nan
@@ -263,11 +218,12 @@ def _rating(text: str, place: str) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _tokens(text: str) -> str:
+def joined(text: str) -> str:
+    """Return a text with single spaces between its words."""
     return " ".join(text.split())
 
 
-def _collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
+def collect(rows: Iterable[Row], source: Path | str) -> Pairs:
     """Collect rated pairs and count the others.
 
     Raises:
@@ -324,23 +280,36 @@ SECOND = ("sentence2", "sentence_B")
 SCORES = ("score", "similarity_score", "relatedness_score", "label")
 
 
-def hub_pairs(spec: str, gold: str = RATINGS) -> PairTask:
-    """Create a task from a Hugging Face data set, named after data set, configuration and split.
+class HubRated(Kind):
+    """Rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder.
 
-    Args:
-        spec: ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; NAME is a data set of the Hub or a folder of one. The
-            default split is test. Code of a data set is never executed.
-        gold: `PairTask.gold_is`.
+    The default split is test. Code of a data set is never executed.
     """
-    name, *rest = spec.split(":")
-    if not name or len(rest) > 2 or not all(rest):
-        raise EvaluationError(f"hub:{spec}: expected NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
-    *config, split = rest or ["test"]
-    title = metric_name("-".join([Path(name).name, *config, split]))
-    return PairTask(title, _collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"), gold)
+
+    kind: Literal["hub"] = "hub"
+    place: str
+    gold: str = RATINGS
+    """What the ratings are, for figures and model cards."""
+
+    @classmethod
+    def may_be_development(cls, place: str) -> bool:
+        """Return whether a split is named, since test is the default."""
+        return ":" in place
+
+    def make(self, seed: int) -> Task:
+        """Return the task, named after data set, configuration and split."""
+        name, *rest = self.place.split(":")
+        if not name or len(rest) > 2 or not all(rest):
+            raise EvaluationError(
+                f"hub:{self.place}: expected NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts"
+            )
+        *config, split = rest or ["test"]
+        title = metric_name("-".join([Path(name).name, *config, split]))
+        pairs = collect(_dataset_rows(f"hub:{self.place}", name, *config, split=split), f"hub:{self.place}")
+        return PairTask(title, pairs, self.gold)
 
 
-def _dataset_rows(title: str, name: str, config: str | None = None, *, split: str) -> Iterator[Rated]:
+def _dataset_rows(title: str, name: str, config: str | None = None, *, split: str) -> Iterator[Row]:
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -365,4 +334,4 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
     for i, row in enumerate(rows):
         place = f"{title}, row {i}"
         rated, *texts = (text_of(row[column], f"{place}, {column}") for column in (score, first, second))
-        yield "all", _rating(rated, place), texts[0], texts[1], place
+        yield "all", rating(rated, place), texts[0], texts[1], place

@@ -6,13 +6,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from multicse import plugins
+from multicse.data.settings import Place
 from multicse.data.streams.pairs import PLACEHOLDERS, class_name_mismatch, fill, words
 from multicse.data.text_files import read_text
-from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, unit
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, embed, metric_name, unit
 from multicse.evaluation.tasks.paired_items import PairedTask
 from multicse.evaluation.tasks.retrieval import TIE
 
@@ -116,6 +119,30 @@ class ZeroShotTask(PairedTask):
             vectors = unit(embed(encoder, [fill(template, name) for name in group for template in self.templates]))
             means.append(vectors.reshape(len(group), len(self.templates), -1).mean(1))
         return unit(np.concatenate(means))
+
+
+class ZeroShot(Kind):
+    """Shards of labelled images or audio."""
+
+    kind: Literal["zero-shot"] = "zero-shot"
+    classes: Place | None = None
+    """JSON file of the names of the classes, in the order of their numbers. If None, the names in the shards."""
+    templates: Place | None = None
+    """JSON file of templates, or the name of a list of the papers' kit. If None, those of `classes`, otherwise CLIP's for
+    images and CLAP's for audio."""
+
+    def make(self, seed: int) -> Task:
+        """Return the task; a set that is measured with several lists of templates has a score for each."""
+        prompts, title = read_prompts(self.classes) if self.classes else Prompts(()), self.title
+        templates = prompts.templates
+        if self.templates is not None:
+            templates = plugins.every("templates").get(self.templates) or read_prompts(self.templates).templates
+            if not templates:
+                raise EvaluationError(
+                    f"task {title}: {self.templates} contains no templates; it needs {{'templates': ['... {{}} ...']}}"
+                )
+            title += f"-{metric_name(Path(self.templates).stem)}"
+        return ZeroShotTask(title, self.place, prompts.classes, templates)
 
 
 # ----------------------------------------------------------------------------------------------------------------- prompts

@@ -19,23 +19,25 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data.errors import DataError, command
+from multicse.data.shard_urls import format_options
 from multicse.data.shards import ShardSet
 from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import save
+from multicse.evaluation.kind import split
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
-from multicse.evaluation.registry import Probing, absolute, found, kinds, make_tasks
+from multicse.evaluation.registry import SEED, absolute, families, found, kinds, make_tasks
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines.api import write_inputs
 from multicse.reproduction.downloads import maker
-from multicse.reproduction.plugin import REGRESSION
 from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.protocol import LENGTHS, RATIO, bracket, by_rate, expected_power, too_short, winner
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
+from multicse.reproduction.tasks.relatedness import Regression
 from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.engine.selection import lower_is_better
@@ -68,11 +70,11 @@ class Scale:
         """Return the local data and the folder of its shards."""
         return Offline(self.data, self.out / "shards")
 
-    def probing(self, table: Table) -> Probing:
-        """Return the settings of classifiers: the table's, or SentEval's prototyping setting at the small scale."""
+    def probing(self, table: Table) -> dict[str, str]:
+        """Return the options of classifiers: the table's, or SentEval's prototyping setting at the small scale."""
         if self.mini and table.protocol in ("test", "released"):
-            return Probing("fast")
-        return Probing(table.protocol, table.hidden)
+            return {"protocol": "fast", "hidden": "0"}
+        return {"protocol": table.protocol, "hidden": str(table.hidden)}
 
     @property
     def evaluation(self) -> Path:
@@ -271,7 +273,7 @@ def trains_probes(table: Table) -> bool:
     """Return whether columns of a table train a classifier on embeddings, or fine-tune the encoder."""
     names = [_split(column)[0] for column in table.columns]
     own = [kinds().get(name.partition(":")[0]) for name in names if ":" in name]
-    return any(kind is not None and kind.trains for kind in own) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
+    return any(kind is not None and kind.trains for kind in own) or not {*TRANSFER, *Regression.names}.isdisjoint(names)
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
@@ -313,10 +315,10 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         if row.supervised:
             spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], seed or 0, scale)
     probing = scale.probing(table)
-    asked = {"model": spec, **trained, "columns": columns, "protocol": probing.preset, "hidden": probing.hidden}
+    asked = {"model": spec, **trained, "columns": columns, "protocol": probing["protocol"], "hidden": int(probing["hidden"])}
+    probe_seed = SEED
     if seed is not None and isinstance(table.seeds, tuple) and trains_probes(table):
-        probing = replace(probing, seed=seed)  # the paper specifies its seeds; otherwise SentEval's default
-        asked["probe_seed"] = seed
+        probe_seed = asked["probe_seed"] = seed  # the paper specifies its seeds; otherwise SentEval's default
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     if table.figure is not None:
@@ -327,7 +329,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         known = json.loads(file.read_text(encoding="utf-8"))
         if known.get("run") == run.get("run"):  # a model that was trained again is measured again
             return known | run | {"label": row.label}
-    scores, source = _measured(spec, table, columns, scale, probing, seed or 0)
+    scores, source = _measured(spec, table, columns, scale, probe_seed, seed or 0)
     if table.figure is not None:
         name = re.sub(r"\W+", "-", f"{table.figure} {row.label}")
         drawn = getattr(model_figures, table.figure)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
@@ -370,21 +372,33 @@ def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
 
 
 def _measured(
-    spec: str, table: Table, columns: Sequence[str], scale: Scale, probing: Probing, seed: int
+    spec: str, table: Table, columns: Sequence[str], scale: Scale, probe_seed: int, seed: int
 ) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
         return table.measure(spec, tuple(columns), scale.evaluation), {}
     asked = {column: _split(column) for column in columns}
-    names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
-    tasks = dict(zip(names, make_tasks(names, scale.evaluation, probing), strict=True))
+    probing = scale.probing(table)
+    names = list(dict.fromkeys(absolute(_with_options(name, probing)) for name, _ in asked.values()))
+    tasks = dict(zip(names, make_tasks(names, scale.evaluation, probe_seed), strict=True))
     sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
     model = load_model(spec, fit=sentences, seed=seed)
     found = measure(spec, model, [*tasks.values()]).report["results"]
     scores = {}
     for column, (name, metric) in asked.items():
-        task = tasks[absolute(name)]
+        task = tasks[absolute(_with_options(name, probing))]
         scores[column] = float(found[task.name][metric or task.primary])
     return scores, provenance(model, [*tasks.values()])
+
+
+def _with_options(task: str, given: Mapping[str, str]) -> str:
+    """Return the name of a task with those options that the task has."""
+    name, place, options = split(task)
+    kind = families().get(name) if place is None else kinds().get(name)
+    if kind is None or (options.get("head") in (None, "linear") and "head" in kind.options()):
+        return task
+    options = {option: value for option, value in given.items() if option in kind.options()} | options
+    written = task.partition("?")[0]
+    return f"{written}?{format_options(options)}" if options else task
 
 
 def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
@@ -394,7 +408,8 @@ def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
         model = load_model(spec)
         assert isinstance(model, FolderEncoder)
         half = folder.with_suffix(".tmp")
-        task = FinetuneTask("supervised", read_labelled(labelled), replace(SUPERVISED, seed=seed), "three-layers")
+        training = SUPERVISED.model_copy(update={"seed": seed})
+        task = FinetuneTask("supervised", read_labelled(labelled), training, "three-layers")
         task.train(model)[0].model.save(str(half))
         half.rename(folder)
     return str(folder)

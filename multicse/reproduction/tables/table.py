@@ -83,7 +83,7 @@ class Table:
     seeds: int | tuple[int, ...] | None = None
     """Number of runs per row in the paper, or their seeds. Default: one run with the seed of the row's recipe."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """Protocol of classifiers, as in `evaluate.py --protocol`; `hidden` as in `evaluate.py --hidden`."""
+    """Protocol of classifiers, an option of their tasks, as is `hidden`."""
     hidden: int = 0
     measure: Measure | None = None
     """Function that computes the columns if they are not tasks."""

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import logging
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from multicse.data.settings import Settings
 from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
-from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
-from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check_labelled, score
+from multicse.evaluation.kind import Kind
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score, Task
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check_labelled, read_labelled, score
 from multicse.reproduction.tasks.probe import MODULES
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Training:
-    """Settings of fine-tuning with AdamW, linear warm-up over a fraction of the steps, and linear decay to 0.
+class Training(Settings):
+    """Settings of fine-tuning with AdamW, linear warm-up over a fraction of the steps, and linear decay to 0."""
 
-    With `schedule` "constant", the learning rate does not decay.
-    """
-
-    epochs: int = 3
-    lr: float = 2e-5
-    batch: int = 32
+    epochs: int = Field(3, gt=0)
+    lr: float = Field(2e-5, gt=0)
+    batch: int = Field(32, gt=0)
     weight_decay: float = 0.01
     warmup: float = 0.1
-    schedule: str = "linear"
+    schedule: Literal["linear", "constant"] = "linear"
+    """Decay of the learning rate after the warm-up, to 0 or not at all."""
     clip: float = 1.0
     """Maximum norm of the gradient; 0 disables clipping."""
     max_length: int | None = None
@@ -40,13 +38,6 @@ class Training:
     accumulate: bool = False
     """Never zero gradients, so that they accumulate over all steps, as in MoCoUTRL's released script."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "lr"):
-            if getattr(self, name) <= 0:
-                raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
-        if self.schedule not in ("linear", "constant"):
-            raise EvaluationError(f"fine-tuning: schedule is {self.schedule!r}; it must be linear or constant")
 
 
 class FinetuneTask(LabelledTask):
@@ -63,7 +54,7 @@ class FinetuneTask(LabelledTask):
     """
 
     def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
-        check_labelled(name, data, head, MODULES)
+        check_labelled(name, data)
         super().__init__(name, data)
         self.training = training or Training()
         self.head = head
@@ -85,7 +76,7 @@ class FinetuneTask(LabelledTask):
             raise EvaluationError(f"task {self.name}: the tokenizer of {encoder.path} does not support sentence pairs")
         _, predicted, dev = self.train(encoder)
         details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
-        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+        return score(self.data, predicted, details | {"training": self.training.model_dump()})
 
     def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
         """Train a copy of the encoder; return it without the head, classes (N,) of test, and dev accuracy by epoch."""
@@ -94,6 +85,20 @@ class FinetuneTask(LabelledTask):
             torch.manual_seed(self.training.seed)
             run = _Run(encoder, self.data, self.training, self.head)
             return run.encoder, *run.run()
+
+
+class Finetune(Training, Kind):
+    """The same texts: the encoder itself is trained."""
+
+    kind: Literal["finetune"] = "finetune"
+    trains: ClassVar[bool] = True
+    head: Literal["linear", "three-layers"] = "linear"
+    """Classifier on the embedding."""
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        given = {"seed": seed} | self.model_dump(include=self.model_fields_set & Training.model_fields.keys())
+        return FinetuneTask(self.title, read_labelled(self.place, seed), Training.model_validate(given), self.head)
 
 
 class _Run:

@@ -1,15 +1,20 @@
-"""Measures of single papers: distances of classes (MoCoUTRL, Figure 2), and mAP@10 of LAION-CLAP's code."""
+"""Measures of single papers: distances of classes (MoCoUTRL, Figure 2), mAP@10 of LAION-CLAP's code, and prompts."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import model_validator
 
-from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
-from multicse.evaluation.tasks.classification import Labelled, LabelledTask
+from multicse import plugins
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up
+from multicse.evaluation.tasks import geometry, retrieval
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask, read_labelled
 from multicse.evaluation.tasks.geometry import anisotropy, cosine_blocks, on_sphere
 from multicse.evaluation.tasks.retrieval import Found, RetrievalTask, place_in_group
 
@@ -94,3 +99,39 @@ class ReleasedRetrievalTask(RetrievalTask):
         """Return recall and mAP in both directions."""
         own = {f"{self.ways[0]}_map10": map_at_10_released(there.ranks, there.queries)}
         return self.with_means(super().metrics(there, back) | own)
+
+
+class Retrieval(retrieval.Retrieval):
+    """Shards of images or audio with captions, both directions."""
+
+    kind: Literal["retrieval"] = "retrieval"
+    released: bool = False
+    """Count mAP@10 as LAION's code does, which does not sort the ranks of an item's captions."""
+
+    @model_validator(mode="after")
+    def _captions_are_counted_one_by_one(self) -> Self:
+        if self.released and self.shared:
+            raise ValueError("released=true counts each caption and excludes shared=true; remove shared=true")
+        return self
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        if not self.released:
+            return super().make(seed)
+        return ReleasedRetrievalTask(f"{self.title}-released", self.place, self.primary)
+
+
+class Geometry(geometry.Geometry):
+    """A labelled TSV, or shards with captions."""
+
+    kind: Literal["geometry"] = "geometry"
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        if not self.place.removesuffix(".gz").endswith(".tsv"):
+            return super().make(seed)
+        return ClassGeometryTask(self.title, read_labelled(self.place, seed))
+
+
+_prompts = tomllib.loads((Path(__file__).parents[1] / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
+plugins.add("templates", "clap29", tuple(_prompts))

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from multicse.evaluation.task import Probing
-from multicse.evaluation.tasks.classification import Fitted, Parts, accuracy
+from multicse.data.settings import Settings, refuse_idle
+from multicse.evaluation.task import Task
+from multicse.evaluation.tasks import classification
+from multicse.evaluation.tasks.classification import ClassificationTask, Fitted, Parts, accuracy, read_labelled
 from multicse.reproduction.tasks.classifiers import Classifiers, Protocol, fit, fit_module
 
 OUTER_SEED = 1111  # seed of the outer folds; SentEval fixes it, independent of the seed of the classifier
@@ -27,9 +31,19 @@ TWO_FOLD = RELEASED.replace(kfold=2, epoch_size=10)  # settings of GCLSR's code
 PRESETS = {"test": TEST, "released": RELEASED, "fast": FAST, "two-fold": TWO_FOLD}
 
 
-def protocol_of(probing: Probing) -> Protocol:
-    """Return the protocol of the settings of a classifier."""
-    return PRESETS[probing.preset].replace(nhid=probing.hidden, seed=probing.seed)
+class Probing(Settings):
+    """Options of tasks that train a classifier by SentEval's protocols."""
+
+    protocol: Literal["test", "released", "fast", "two-fold"] = "test"
+    """Protocol for training the classifier. test: SentEval's setting for published results, with a final fit on all training
+    data. released: exactly as in the SentEval toolkit. fast: SentEval's setting for prototyping. two-fold: GCLSR's two-fold
+    protocol."""
+    hidden: int = Field(0, ge=0)
+    """Width of the hidden layer of the classifier (SG-BERT uses 50); 0 is logistic regression."""
+
+    def settings(self, seed: int) -> Protocol:
+        """Return the protocol of the options."""
+        return PRESETS[self.protocol].replace(nhid=self.hidden, seed=seed)
 
 
 class Result(NamedTuple):
@@ -201,18 +215,18 @@ MODULES: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "thr
 """Heads for fine-tuning an encoder."""
 
 
-def senteval(x: Parts, y: Parts, probing: Probing) -> Fitted:
+def senteval(x: Parts, y: Parts, protocol: Protocol) -> Fitted:
     """Fit a logistic regression, or one hidden layer, by SentEval's protocol: dev selects the L2 and stops training.
 
     Args:
         x: Features (N, d) by split.
         y: Classes (N,) by split.
-        probing: Settings of the classifier.
+        protocol: Protocol of the classifier.
     """
-    return _fitted(_split(x, y, protocol_of(probing)), probing)
+    return _fitted(_split(x, y, protocol), protocol)
 
 
-def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
+def three_layers_probe(x: Parts, y: Parts, protocol: Protocol) -> Fitted:
     """Fit MoCoUTRL's classifier with Adam, without L2, and test the best round by dev accuracy; arguments as `senteval`."""
     inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
     best, score, epochs = fit_module(
@@ -221,17 +235,41 @@ def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
         torch.from_numpy(y["train"]),
         nn.functional.cross_entropy,
         lambda model: accuracy(y["dev"], _predict(model, inputs["dev"])),
-        protocol_of(probing),
+        protocol,
     )
     predicted = _predict(best, inputs["test"])
     tested = accuracy(y["test"], predicted)
-    return _fitted(Result(tested, score, [0.0], [tested], [epochs], predicted), probing)
+    return _fitted(Result(tested, score, [0.0], [tested], [epochs], predicted), protocol)
 
 
-def _fitted(result: Result, probing: Probing) -> Fitted:
-    return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol_of(probing))})
+def _fitted(result: Result, protocol: Protocol) -> Fitted:
+    return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol)})
 
 
 @torch.no_grad()
 def _predict(model: nn.Module, x: Tensor) -> np.ndarray:
     return torch.cat([model(rows).argmax(1) for rows in x.split(4096)]).numpy()
+
+
+HEADS = {"senteval": senteval, "three-layers": three_layers_probe}
+
+
+class Classify(Probing, classification.Classify):
+    """Labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen embeddings."""
+
+    kind: Literal["classify"] = "classify"
+    head: Literal["linear", "senteval", "three-layers"] = "linear"
+    """linear: scikit-learn's logistic regression. senteval: SentEval's classifier. three-layers: MoCoUTRL's classifier."""
+
+    @model_validator(mode="after")
+    def _protocols_are_of_the_other_heads(self) -> Self:
+        if self.head == "linear":
+            refuse_idle(self, ["protocol", "hidden"], "head=linear has none; add head=senteval")
+        return self
+
+    def make(self, seed: int) -> Task:
+        """Return the task."""
+        if self.head == "linear":
+            return super().make(seed)
+        fit = partial(HEADS[self.head], protocol=self.settings(seed))
+        return ClassificationTask(self.title, read_labelled(self.place, seed), fit, self.head)

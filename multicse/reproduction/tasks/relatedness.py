@@ -7,17 +7,26 @@ and later papers report the correlation of the cosine under the same names; the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
+from multicse.evaluation.kind import Family
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task, look_up
 from multicse.evaluation.tasks.classification import pair_features
 from multicse.evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
 from multicse.reproduction.tasks.classifiers import Protocol, fit_module
 
+SETS = {  # training, development and test pairs
+    "stsb-regression": ("stsb-train", "stsb-dev", "stsb-test"),
+    "sickr-regression": ("sickr-train", "sickr-dev", "sickr"),
+}
 CLASSES = 5
 ROUNDS = Protocol(epoch_size=50, max_epochs=1000, tenacity=3)
 ROUNDING = 1e-5  # float32 rounding error of a rating
@@ -143,3 +152,22 @@ def fit(
         return 0.0 if np.isnan(value) else value
 
     return fit_module(make, train, rating_distribution(ratings), loss, on_dev, ROUNDS.replace(seed=seed))
+
+
+class Regression(Family):
+    """SentEval's regression."""
+
+    family: Literal["regression"] = "regression"
+    names: ClassVar[tuple[str, ...]] = tuple(SETS)
+    hidden: int = Field(0, ge=0)
+    """Width of a layer before the linear layer; 0, as in the toolkit, for none."""
+
+    @classmethod
+    def found(cls, folder: Path, pairs: Sequence[str]) -> list[str]:
+        """Return the tasks whose three sets of pairs are there."""
+        return [name for name, parts in SETS.items() if all(part in pairs for part in parts)]
+
+    def make(self, name: str, data: str | Path | None, pairs: Callable[[str], Any], seed: int) -> Task:
+        """Return the task."""
+        train, dev, test = (pairs(part).pairs for part in SETS[name])
+        return RelatednessTask(name, train, dev, test, seed=seed, hidden=self.hidden)

@@ -10,10 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from multicse import plugins
 from multicse.data.text_files import read_lines
-from multicse.evaluation.task import Encoder, EvaluationError, Score
+from multicse.evaluation.kind import Family
+from multicse.evaluation.registry import located
+from multicse.evaluation.tables import TRANSFER
+from multicse.evaluation.task import Encoder, EvaluationError, Score, Task
 from multicse.evaluation.tasks.classification import Labelled, LabelledTask, Row
 from multicse.reproduction.tasks import probe
 from multicse.reproduction.tasks.classifiers import Protocol
@@ -126,11 +130,6 @@ SETS: dict[str, tuple[str, tuple[str, str] | tuple[Form, dict[str, str]]]] = {
 }
 
 
-def available(folder: Path) -> list[str]:
-    """Return the transfer tasks with data in SentEval's folder ``downstream``."""
-    return [name for name, (place, _) in SETS.items() if (folder / place).is_dir()]
-
-
 def make(name: str, folder: Path, protocol: Protocol = probe.TEST) -> TransferTask:
     """Return a transfer task.
 
@@ -149,3 +148,22 @@ def make(name: str, folder: Path, protocol: Protocol = probe.TEST) -> TransferTa
     else:
         parts = {"all": [*_read_binary(base / form, "1"), *_read_binary(base / str(files), "0")]}
     return TransferTask(name, parts, protocol, str(base))
+
+
+class Transfer(probe.Probing, Family):
+    """SentEval's transfer tasks."""
+
+    family: Literal["transfer"] = "transfer"
+    names: ClassVar[tuple[str, ...]] = TRANSFER
+
+    @classmethod
+    def found(cls, folder: Path, pairs: Sequence[str]) -> list[str]:
+        """Return the tasks with data in SentEval's folder ``downstream``."""
+        return [name for name, (place, _) in SETS.items() if (folder / place).is_dir()]
+
+    def make(self, name: str, data: str | Path | None, pairs: Callable[[str], Any], seed: int) -> Task:
+        """Return the task."""
+        return make(name, located(name, data)[0], self.settings(seed))
+
+
+plugins.add("group", "transfer", TRANSFER)

@@ -18,8 +18,9 @@ from scipy import stats
 from multicse.evaluation.registry import available, make_tasks
 from multicse.evaluation.task import EvaluationError, evaluate
 from multicse.evaluation.tasks import sts
-from multicse.evaluation.tasks.sts import Pairs, PairTask, hub_pairs, pair_task
-from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
+from multicse.evaluation.tasks.sts import Pairs, PairTask
+from multicse.reproduction.tasks.senteval import SUBSETS
+from tests.evaluation.evaluation_helpers import Bag, hub_pairs, pair_task, rated, write_raw, write_year
 
 
 def task(name: str, data: Path) -> PairTask:
@@ -64,7 +65,7 @@ def test_each_distinct_sentence_is_encoded_once_and_in_one_call(tmp_path: Path) 
 def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
     """STS16 and SICK-R test: a written folder; unrated lines are skipped, STS16 has columns of sources."""
     want = []
-    for seed, subset in enumerate(sts.SUBSETS["sts16"]):
+    for seed, subset in enumerate(SUBSETS["sts16"]):
         rows = rated(10 + seed, seed)
         want += [(float(s), a, b) for i, (s, a, b) in enumerate(rows) if i != seed]
         rows[seed] = ("", "never  rated", "this  pair")

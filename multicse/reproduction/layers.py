@@ -1,22 +1,30 @@
-"""Scores of every layer with cls, mean and max pooling, from one forward pass per sentence (SG-BERT, Figure 1)."""
+"""Evaluate every layer of a model with three poolings: ``python reproduction/layers.py --model DIR --data DIR``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+import tyro
 from torch import Tensor
 
-from multicse.evaluation import report, tables
+if not __package__:  # run as a file
+    import _clone  # noqa: F401
+
+from multicse.data.errors import cli_errors
+from multicse.evaluation import registry, report, tables
 from multicse.evaluation.encoders.baselines import SINGLE, States
 from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.load import load_model, parse
-from multicse.evaluation.task import Encoded, Task, encode_once
+from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
 from multicse.models.pooling import pool
+from multicse.pipelines import RULES, evaluate
 from multicse.reproduction.figures import curves as drawn_curves
 
 Scores = dict[str, dict[str, float]]  # metrics by task
@@ -66,16 +74,39 @@ def layer_scores(
     return curves
 
 
-def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:
-    """Return the report of ``evaluate.py --layers``: `layer_scores` as a table and as curves.
+@dataclass(frozen=True)
+class Arguments:
+    """Evaluate every layer of a transformer with cls, mean and max pooling (SG-BERT, Figure 1).
 
-    Args:
-        model: Model as in ``evaluate.py --model``.
-        tasks: Tasks to evaluate.
-        device: Device. If None, a GPU if available.
-        batch_size: Batch size in sentences.
+    There is one forward pass per sentence. Layer 0 with cls is one vector for all sentences.
+
+    Example: python reproduction/layers.py --model bert-base-uncased --data SentEval/data/downstream --tasks stsb-test
     """
-    curves = layer_scores(parse(model).place, tasks, device, batch_size)
+
+    model: str
+    """Folder of a model, or model ID, without pooling and post-processing."""
+    data: Path | None = None
+    """Data folder, as for `evaluate`."""
+    tasks: tuple[str, ...] = ()
+    """Tasks to evaluate, as for `evaluate`."""
+    json: Path | None = None
+    """Write the results to this file."""
+    figures: Path | None = None
+    """Write the curves to this folder."""
+    device: str | None = None
+    """Device of the model. Default: the GPU if one is available, otherwise the CPU."""
+    batch_size: int = 128
+    """Batch size in texts of 32 tokens."""
+
+
+def outcome(arguments: Arguments) -> report.Outcome:
+    """Return `layer_scores` as a table and as curves."""
+    model, device = arguments.model, arguments.device
+    spec = parse(model)
+    if spec.pooling or spec.post:
+        raise EvaluationError("layers needs a plain model: leave out @POOLING and +whitening")
+    tasks = registry.choose(arguments.tasks, arguments.data)
+    curves = layer_scores(spec.place, tasks, device, arguments.batch_size)
     scores = pd.DataFrame(
         {(t.name, how): [layer[t.name][t.primary] for layer in curve] for t in tasks for how, curve in curves.items()}
     )
@@ -93,6 +124,20 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
     return report.Outcome(tables.layout([["layer", *map(" ".join, scores)], *rows]), content, metrics, figures)
 
 
+@cli_errors
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line."""
+    from multicse.trainers.engine.cluster import quiet
+
+    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    outputs = evaluate.with_outputs(evaluate.Arguments(arguments.model, json=arguments.json, figures=arguments.figures))
+    quiet()
+    found = outcome(arguments)
+    print(found.table)
+    evaluate.write(outputs, found)
+    return 0
+
+
 class _OneLayer:
     """Encoder of a slice of the dimensions of another encoder."""
 
@@ -102,3 +147,7 @@ class _OneLayer:
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
         """Return embeddings (N, d) of N texts."""
         return self.encoded.encode(items, modality)[:, self.columns]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

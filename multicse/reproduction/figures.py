@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.cm import ScalarMappable
@@ -14,7 +13,6 @@ from matplotlib.figure import Figure
 from multicse.evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
 from multicse.evaluation.task import Encoded, unit
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.reproduction.tables.protocol import by_rate, winner
 
 DRAWN_PAIRS = 20
 """Number of pairs of each kind in a t-SNE figure (SG-BERT, Figure 5)."""
@@ -88,29 +86,6 @@ def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yl
     axes.set(xlabel=f"{xlabel} (lower is better)", ylabel=f"{ylabel} (lower is better)")
     axes.margins(0.15)
     legend(axes)
-    return figure
-
-
-def cells(tuning: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """Draw a panel per row of a table: the score of every learning rate and tuning seed, and their means.
-
-    Args:
-        tuning: Cells by label of the row, see `reproduction/tables/protocol.py`.
-    """
-    figure = new_figure(8, 1.9 * -(-len(tuning) // 3))
-    for place, (label, found) in enumerate(tuning.items()):
-        axes = figure.add_subplot(-(-len(tuning) // 3), 3, place + 1)
-        means = {factor: mean for factor, mean in by_rate(found).items() if np.isfinite(mean)}
-        shown = [cell for cell in found if cell["factor"] in means]
-        axes.scatter(
-            [cell["factor"] for cell in shown], [cell["score"] for cell in shown], s=10, alpha=0.5, color=COLOURS[0]
-        )
-        axes.plot(list(means), list(means.values()), color=COLOURS[0])
-        axes.axvline(winner(found), color="0.7", linewidth=0.8)
-        axes.set(xscale="log", title=label)
-        axes.title.set_fontsize(8)
-    figure.supxlabel("factor on the recipe's learning rates")
-    figure.supylabel("development task")
     return figure
 
 

@@ -27,8 +27,9 @@ from multicse.evaluation.tables import Row as Models
 from multicse.pipelines import RULES
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import small_data
-from multicse.reproduction.figures import bars, cells, curves, scatter, weights
+from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
+from multicse.reproduction.tables.model_figures import cells
 from multicse.reproduction.tables.protocol import faults
 from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables

@@ -13,7 +13,7 @@ from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.geometry import GeometryTask
-from multicse.reproduction.layers import layer_scores
+from multicse.reproduction.encoders.layers import layer_scores
 from tests.evaluation.encoders.test_baselines import states_of
 from tests.evaluation.encoders.test_word_vectors import VECTORS, write
 from tests.evaluation.evaluation_helpers import pair_task, rated, texts, tiny_bert, write_raw

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from multicse.pipelines import visualcse
 from multicse.reproduction import reproduce
-from multicse.reproduction.figures import cells as drawn
 from multicse.reproduction.tables import runs
+from multicse.reproduction.tables.model_figures import cells as drawn
 from multicse.reproduction.tables.protocol import FARTHEST, bracket, by_rate, expected_power, faults, too_short, winner
 from multicse.reproduction.tables.table import Row, Table
 from multicse.trainers.engine.step import NonFiniteLoss

@@ -26,7 +26,7 @@ from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
 from multicse.models.word_module import importance, split
-from multicse.reproduction.layers import layer_scores
+from multicse.reproduction.encoders.layers import layer_scores
 from multicse.trainers.engine.journal import histories
 from multicse.trainers.recipe import Recipe
 

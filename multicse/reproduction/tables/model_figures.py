@@ -1,12 +1,13 @@
-"""Figures of one model, by the names of `Table.figure`.
+"""Figures of one model, by the names of `Table.figure`, and of the tuning of a table.
 
-Each takes a model (as in `evaluate.py --model`), the table and the folder of evaluation data, and returns a figure.
+Each figure of a model takes a model (as in `evaluate.py --model`), the table and the folder of evaluation data, and returns a figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from multicse.evaluation.task import Encoder, embed, encode_once, unit
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.reproduction.figures import extreme_pairs
 from multicse.reproduction.tables.measures import AUGMENTATIONS, pair_task, seeded
+from multicse.reproduction.tables.protocol import by_rate, winner
 from multicse.reproduction.tables.table import Table
 
 DRAWN_TOKENS = 5
@@ -115,3 +117,26 @@ def _plane(axes: Axes, points: np.ndarray) -> None:
     grid = np.stack(np.meshgrid(x, y))
     axes.pcolormesh(x, y, gaussian_kde(points.T)(grid.reshape(2, -1)).reshape(60, 60), cmap="Greys", rasterized=True)
     axes.scatter(points[:, 0], points[:, 1], s=3, color=COLOURS[0], linewidths=0)
+
+
+def cells(tuning: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """Draw a panel per row of a table: the score of every learning rate and tuning seed, and their means.
+
+    Args:
+        tuning: Cells by label of the row, see `reproduction/tables/protocol.py`.
+    """
+    figure = new_figure(8, 1.9 * -(-len(tuning) // 3))
+    for place, (label, found) in enumerate(tuning.items()):
+        axes = figure.add_subplot(-(-len(tuning) // 3), 3, place + 1)
+        means = {factor: mean for factor, mean in by_rate(found).items() if np.isfinite(mean)}
+        shown = [cell for cell in found if cell["factor"] in means]
+        axes.scatter(
+            [cell["factor"] for cell in shown], [cell["score"] for cell in shown], s=10, alpha=0.5, color=COLOURS[0]
+        )
+        axes.plot(list(means), list(means.values()), color=COLOURS[0])
+        axes.axvline(winner(found), color="0.7", linewidth=0.8)
+        axes.set(xscale="log", title=label)
+        axes.title.set_fontsize(8)
+    figure.supxlabel("factor on the recipe's learning rates")
+    figure.supylabel("development task")
+    return figure

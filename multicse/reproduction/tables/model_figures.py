@@ -1,6 +1,6 @@
 """Figures of one model, by the names of `Table.figure`, and of the tuning of a table.
 
-Each figure of a model takes a model (as in `evaluate.py --model`), the table and the folder of evaluation data, and returns a figure.
+Those of a model take it (as in `evaluate.py --model`), the table and the folder of evaluation data, and return a figure.
 """
 
 from __future__ import annotations

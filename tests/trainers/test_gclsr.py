@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,11 @@ from torch import nn
 
 from multicse.data.streams.base import Batch
 from multicse.data.streams.text import EDATextStream
-from multicse.pipelines import gclsr as recipes
 from multicse.pipelines import simcse
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
-from multicse.trainers.recipe import GroupOverride, Recipe, SGDConfig, WordEncoderConfig
+from multicse.trainers.recipe import GroupOverride, SGDConfig, WordEncoderConfig
 from tests.models import tiny_encoder
 
 
@@ -139,25 +136,6 @@ def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
 EDA = EDATextStream(shards="x", lexicon="small")
 
 
-@pytest.mark.parametrize(
-    ("base", "changes", "named"),
-    [
-        (recipes.full, {"method.group_size": 24}, "method.group_size=24"),
-        (recipes.full, {"method.kinds": (0.0, 0.0, 0.0, 0.0)}, "method.kinds="),
-        (recipes.full, {"method.dropout": 0.2}, "method.dropout=0.2"),
-        (recipes.full, {"method.weighting": "softmax", "method.attention": "none"}, "method.weighting='softmax'"),
-        (recipes.full, {"encoder.vectors": "missing.bin"}, "encoder.vectors='missing.bin'"),
-        (recipes.full, {"encoder": {"path": "google-bert/bert-base-uncased"}}, "encoder"),
-        (recipes.full, {"streams.text.max_length": 65}, "streams.text.max_length=65"),
-        (recipes.full, {"run.compile": True}, "run.compile"),
-        (recipes.full, {"run.gradient_checkpointing": True}, "run.gradient_checkpointing"),
-        (recipes.full, {"optim.text.layer_decay": 0.5}, "optim.text.layer_decay"),
-        (simcse.demo, {"encoder": WordEncoderConfig()}, "encoder"),
-        (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts per sample
-    ],
-)
-def test_settings_that_cannot_be_combined(base: Callable[[], Recipe], changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(named)):
-        recipe = base().changed(changes)
-        check_settings(recipe)
-        recipe.encoder.read()
+def test_word_vectors_are_gclsr_s() -> None:
+    with pytest.raises(ValueError, match="encoder: method 'simcse' trains a transformer encoder"):
+        check_settings(simcse.demo().changed({"encoder": WordEncoderConfig()}))

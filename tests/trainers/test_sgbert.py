@@ -200,10 +200,7 @@ def test_disagree_3_2_released_training_enables_dropout_of_the_teacher(settings:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"variant": "released", "loss": "sg"}, "method.loss 'sg'"),  # [errata 3.3] its cross-entropy raises
-        ({"variant": "released", "loss": "opt1", "first_layer": 1}, "method.first_layer=1"),  # its sampler uses other layers
         ({"first_layer": 3}, "method.first_layer=3"),
-        ({"positive": "translation"}, "method.loss='opt3'"),
         ({"config": AlbertConfig(**SIZES, embedding_size=8)}, "'albert'"),
     ],
 )

@@ -77,8 +77,3 @@ def test_without_both_parts_it_is_simcse() -> None:
     assert features.keys() == {"views"} and found.keys() == {"text"}
     views = features["views"]
     torch.testing.assert_close(found["text"], losses.simcse(views[:, 0], views[:, 1], temperature=0.2))
-
-
-def test_a_scale_without_effect_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"method\.positive_scale=0\.9"):
-        SimCSEPPConfig(negatives="dropout", positive_scale=0.9).check_settings()

@@ -230,7 +230,7 @@ def limits() -> str:
 
 
 def errors() -> str:
-    """Return a table of settings that are refused, with the messages, and one of commands with parts of the messages."""
+    """Return tables of settings that are refused, with the messages, and of commands and data with parts of the messages."""
     listed = tomllib.loads((ROOT / "docs/reference/errors.toml").read_text())
     refused = (
         (f"`{entry['recipe']}`", " ".join(f"`{path}={value}`" for path, value in entry["set"].items()), f"`{message}`")
@@ -240,8 +240,20 @@ def errors() -> str:
     commands = (
         (f"`multicse {entry['run']}`", " … ".join(f"`{part}`" for part in entry["message"])) for entry in listed["command"]
     )
-    settings = table(("recipe", "changed to", "message"), refused)
-    return f"## Settings\n\n{settings}\n\n## Commands\n\n{table(('command', 'the message contains'), commands)}\n"
+    data = (
+        (
+            f"`{entry.get('open') or next(iter(entry['files']))}`",
+            "<br>".join(f"`{name}`: `{text[:60]!r}`".replace("|", "\\|") for name, text in entry["files"].items()),
+            " … ".join(f"`{part}`" for part in entry["message"]),
+        )
+        for entry in listed["data"]
+    )
+    parts = {
+        "Settings": table(("recipe", "changed to", "message"), refused),
+        "Commands": table(("command", "the message contains"), commands),
+        "Data": table(("opened", "files", "the message contains"), data),
+    }
+    return "\n".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
 
 
 def refused_setting(name: str, changes: dict[str, Any]) -> str:

@@ -18,6 +18,8 @@ import pytest
 from PIL import Image
 
 from docs.hooks import refused_setting
+from multicse.data.errors import DataError
+from multicse.data.shards import ShardSet
 from multicse.pipelines import cli, registry
 from multicse.pipelines.run import VERBS
 from multicse.trainers.engine.checks import check_cluster, check_recipe
@@ -90,6 +92,19 @@ def test_a_wrong_command_names_setting_and_remedy(
     text = " ".join(f"{said.out} {said.err} {code}".replace("│", " ").split())
     assert code == 2 and "validation error" not in text and "Traceback" not in text, text
     assert [part for part in entry["message"] if part not in text] == [], text
+
+
+@pytest.mark.parametrize("entry", ERRORS["data"], ids=lambda entry: entry.get("open") or str(entry["files"])[:60])
+def test_data_that_cannot_be_read_is_named_with_the_remedy(
+    entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in entry["files"].items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError) as refused:
+        ShardSet.open(entry.get("open") or next(iter(entry["files"])))
+    assert [part for part in entry["message"] if part not in str(refused.value)] == [], refused.value
 
 
 @pytest.mark.parametrize(

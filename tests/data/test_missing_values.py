@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,109 +21,10 @@ from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError
 from tests.data.packing import png, samples
+from tests.data.test_columns import FORMS
 from tests.small import sound, write_tar
 
-ABSENT = object()
-"""No such name in this row."""
-MISSING: dict[str, Any] = {"null": None, "NaN": math.nan, "empty": "", "blanks": " \x0b ", "absent": ABSENT}
 Row = dict[str, Any]
-
-
-def dumped(rows: list[Row]) -> list[str]:
-    return [json.dumps({name: value for name, value in row.items() if value is not ABSENT}) for row in rows]
-
-
-def cells(rows: list[Row], separator: str) -> bytes:
-    text = io.StringIO(newline="")
-    quoting: Any = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
-    out = csv.DictWriter(text, list(rows[0]), delimiter=separator, quoting=quoting)
-    out.writeheader()
-    out.writerows(rows)
-    return text.getvalue().encode()
-
-
-def write_arrow(path: Path, rows: list[Row]) -> None:
-    table = pa.Table.from_pylist(rows)
-    with pa.ipc.new_file(str(path), table.schema) as out:
-        out.write_table(table, max_chunksize=7)
-
-
-FORMS: dict[str, Callable[[Path, list[Row]], Any]] = {
-    "x.tar": lambda path, rows: write_tar(path, [(f"{i:04d}.json", line.encode()) for i, line in enumerate(dumped(rows))]),
-    "x.parquet": lambda path, rows: pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7),
-    "x.arrow": write_arrow,
-    "x.csv": lambda path, rows: path.write_bytes(cells(rows, ",")),
-    "x.tsv": lambda path, rows: path.write_bytes(cells(rows, "\t")),
-    "x.jsonl": lambda path, rows: path.write_text("\n".join(dumped(rows))),
-    "x.jsonl.gz": lambda path, rows: path.write_bytes(gzip.compress("\n".join(dumped(rows)).encode())),
-}
-STORED = {  # what a form can say: a cell of text is there, and a column of Arrow has one type and all rows
-    "x.tar": {"null", "NaN", "empty", "blanks"},
-    "x.jsonl": {*MISSING},
-    "x.jsonl.gz": {*MISSING},
-    "x.parquet": {"null", "empty", "blanks"},
-    "x.arrow": {"null", "empty", "blanks"},
-    "x.csv": {"empty", "blanks"},
-    "x.tsv": {"empty", "blanks"},
-}
-CASES = [(form, kind) for form, kinds in STORED.items() for kind in sorted(kinds)]
-
-
-@pytest.mark.parametrize(("form", "kind"), CASES)
-def test_a_missing_text_is_a_bad_sample_in_every_form(form: str, kind: str, tmp_path: Path) -> None:
-    """Streams and tasks name it, packing leaves it out and counts it, `keep_empty` reads a blank; other rows are read."""
-    texts = [f"text {i}" for i in range(30)]
-    rows = [{"said": text, "heard": f"more {i}"} for i, text in enumerate(texts)]
-    for gap in range(20):  # more than one looks at, in the first rows
-        rows[gap]["said"] = MISSING[kind]
-    FORMS[form](tmp_path / form, rows)
-    shard = ShardSet.open(str(tmp_path / form)).shards[0]
-    stream = TextStream(shards="", columns=("said", "heard"))
-    kept = stream.model_copy(update={"keep_empty": True})
-    for number, sample in enumerate(read(shard, range(30))):
-        assert isinstance(sample, RawSample)
-        row = kept.row(sample, np.random.default_rng(0))
-        assert row == {"text0": " " if number < 20 else texts[number], "text1": f"more {number}"}
-        if number < 20:
-            with pytest.raises(DecodeError, match=rf"{sample.key}.*'said' is empty"):
-                stream.row(sample, np.random.default_rng(0))
-    if form != "x.tar":
-        packed = multicse.pack("table", tmp_path / form, tmp_path / "out", columns=("said", "heard"))
-        assert packed.record["nsamples"] == 10 and [count for count, _ in packed.record["left_out"].values()] == [20]
-        with pytest.raises(DataError, match=r"no column 'sadi'\. Did you mean 'said'"):
-            multicse.pack("table", tmp_path / form, tmp_path / "wrong", columns=("heard", "sadi"))
-
-
-@pytest.mark.parametrize(
-    ("form", "kind"), [*CASES, *((form, kind) for form in ("x.txt in a tar",) for kind in ("empty", "blanks"))]
-)
-def test_a_missing_caption_is_left_out_and_a_sample_without_any_is_bad(form: str, kind: str, tmp_path: Path) -> None:
-    stream = ImageTextStream(shards="", batch_size=1)
-
-    def captions(record: Row) -> list[str]:
-        if form == "x.txt in a tar":
-            text = record["captions"] if isinstance(record["captions"], str) else "\n".join(record["captions"])
-            write_tar(tmp_path / "x.tar", [("0.png", png(0)), ("0.txt", text.encode())])
-        else:
-            name = "captions" if "captions" in record else "caption"
-            other = {name: ["other"] if isinstance(record[name], list) else "other"}  # a row that shows the type
-            FORMS[form](tmp_path / form, [record, other])
-        sample = ShardSet.open(f"{tmp_path}/{'x.tar' if 'txt' in form else form}").sample(0)
-        assert isinstance(sample, RawSample)
-        found = {stream.sentences(sample)[0] for _ in range(3)}
-        assert len(found) == 1
-        return [*found]
-
-    value = MISSING[kind]
-    if form not in ("x.csv", "x.tsv"):
-        listed = [value, "a dog"] if value is not ABSENT else ["a dog"]
-        assert captions({"captions": listed}) == ["a dog"]
-        with pytest.raises(DecodeError, match="has no captions"):
-            captions({"captions": [value] if value is not ABSENT else []})
-    if (form, kind) == ("x.tsv", "empty"):
-        return  # a line that is left out
-    with pytest.raises(DecodeError, match="has no captions"):
-        captions({"captions" if form == "x.txt in a tar" else "caption": value})
 
 
 @pytest.mark.parametrize("form", ["x.parquet", "x.arrow", "x.tar"])
@@ -177,38 +73,6 @@ def test_an_image_of_one_kind_replaces_a_missing_one_of_another(tmp_path: Path) 
 
 
 # ---------------------------------------------------------------------------------------------------- once for all rows
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.parquet", "x.arrow"])
-@pytest.mark.parametrize("column", ["text", "sentence", "caption", "body"])
-def test_another_text_does_not_replace_a_missing_one(column: str, name: str, tmp_path: Path) -> None:
-    """A row without the column that the other rows have is a row with a missing text, whatever else it has."""
-    rows: list[Row] = [{"url": f"https://example.org/{i}", column: f"sentence {i}"} for i in range(6)]
-    for gap in (0, 2, 4):
-        del rows[gap][column]
-    if column == "body":
-        rows = [{**row, "url": i} for i, row in enumerate(rows)]  # the only column of texts
-    if name.endswith("gz") or name.endswith("jsonl"):
-        FORMS[name](tmp_path / name, rows)
-    else:
-        table = pa.table({key: [row.get(key) for row in rows] for key in ("url", column)})
-        FORMS[name](tmp_path / name, table.to_pylist())
-    shards = ShardSet.open(str(tmp_path / name))
-    assert set(shards.fields) == {"txt", column, "url"}
-    found = [sample.fields["txt"] for sample in read(shards.shards[0], range(6)) if isinstance(sample, RawSample)]
-    assert found == [None if i in (0, 2, 4) else f"sentence {i}" for i in range(6)]
-
-
-def test_two_texts_of_a_table_are_not_mixed(tmp_path: Path) -> None:
-    """Neither in one column `txt`, nor if both have several types; a table has one column, or none."""
-    rows: list[Row] = [{"question": "why?"}, {"answer": "so."}, {"question": 5, "answer": None}, {}]
-    FORMS["x.jsonl"](tmp_path / "x.jsonl", rows)
-    shards = ShardSet.open(str(tmp_path / "x.jsonl"))
-    assert shards.fields == ("answer", "question")
-    records = [sample.fields for sample in samples(tmp_path / "x.jsonl")]
-    assert records == [{"question": None, "answer": None} | row for row in rows]
-    with pytest.raises(DataError, match="requires the field txt or json"):
-        (stream := TextStream(shards=str(tmp_path / "x.jsonl"))).check(stream.open())
 
 
 def test_keys_of_objects_that_are_data_do_not_fill_every_row(tmp_path: Path) -> None:

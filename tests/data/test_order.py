@@ -178,6 +178,11 @@ def test_no_batch_of_a_mixture_has_a_sample_twice(data: Any) -> None:
     begins = list(accumulate(order["parts"], initial=0))
     found = global_batches(plans, share, 4 * batches)
     assert all(len(set(picks)) == batch for picks in found)
+    for made in islice(mixed_windows(segment=0, **order), 4):
+        picks = made.sample_indices
+        views = {(pick, made.epoch_of(made.start + place)) for place, pick in enumerate(picks)}
+        assert len(views) == len(picks), "a sample that returns has other views"
+        assert max(Counter(picks).values()) <= batches, "each batch of a window has another one"
     for (begin, end), size, weight in zip(pairwise(begins), sizes, weights, strict=True):
         seen = Counter(pick for picks in found for pick in picks if begin <= pick[0] < end)
         share_of_set = weight / sum(weights) * len(found) * batch

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
@@ -26,17 +25,10 @@ from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.tasks.paired_items import Samples
 from tests.data.packing import png, reader, run, samples, spelt
-from tests.small import write_tar
 
 ROWS: list[dict[str, Any]] = [
     {"sentence": f'Sentence number {i}; it is\nabout "things".', "about": {"n": i % 3}} for i in range(50)
 ]
-
-
-def cells(separator: str) -> str:
-    text = lambda row: row["sentence"].replace('"', '""')  # noqa: E731
-    lines = [f'"{text(row)}"{separator}{row["about"]["n"]}' for row in ROWS]
-    return "\n".join([f"sentence{separator}about.n", *lines, ""])
 
 
 def write_stream(path: Path) -> None:
@@ -51,70 +43,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "saved": lambda path: datasets.Dataset.from_list([ROWS[-1], *ROWS]).select(range(1, 51)).save_to_disk(str(path)),
     "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
     "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode())),
-    "x.csv": lambda path: path.write_text(cells(",")),
-    "x.csv.gz": lambda path: path.write_bytes(gzip.compress(cells(",").encode())),
-    "x-semicolons.csv": lambda path: path.write_text(cells(";")),
-    "x-odd.csv#separator=^": lambda path: path.with_name("x-odd.csv").write_text(cells("^")),
 }
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_any_row_of_any_table(tmp_path: Path, name: str) -> None:
-    WRITERS[name](tmp_path / name)
-    shards = ShardSet.open(str(tmp_path / name))
-    assert shards.samples == 50 and {"sentence", "about.n"} <= set(shards.fields)
-    places = [3, 8, 9, 40, 49, 0]
-    for place, found in zip(places, read(shards.shards[0], places), strict=True):
-        assert isinstance(found, RawSample) and found.key == f"{place:08d}"
-        assert found.fields["sentence"] == ROWS[place]["sentence"] and int(found.fields["about.n"]) == place % 3
-        assert "things" in found.fields["txt"], "the only text, or the one called sentence, is txt"
-    columns = ("--columns", "sentence", "about.n")
-    assert run("table", tmp_path / name, *columns, "--no-shuffle", "--out", tmp_path / "out") == 0
-    packed = [json.loads(s.fields["json"]) for s in samples(tmp_path / "out")]
-    assert packed == [{"sentence": row["sentence"], "about.n": str(row["about"]["n"])} for row in ROWS]
-
-
-def words(texts: list[str], **_: Any) -> dict[str, torch.Tensor]:
-    ids = torch.tensor([[int(text.split()[2].strip(";"))] for text in texts])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_a_stream_of_rows_is_that_of_shards(tmp_path: Path) -> None:
-    """The same order as tars of as many samples, through Ray as well, and continued in the middle."""
-    for part in range(2):
-        pq.write_table(pa.Table.from_pylist(ROWS[25 * part : 25 * part + 25]), tmp_path / f"{part}.parquet")
-        lines = [str(row["sentence"]).replace("\n", " ") for row in ROWS[25 * part :][:25]]
-        text = tmp_path / f"{part}.txt"
-        text.write_text("\n".join(lines))
-        assert run("text", text, "--format", "tar", "--no-shuffle", "--out", tmp_path / f"tar{part}") == 0
-    tars = TextStream(shards=f"{tmp_path}/tar0::{tmp_path}/tar1", batch_size=8, window=16)
-    table = TextStream(shards=f"{tmp_path}/*.parquet", columns=("sentence",), batch_size=8, window=16)
-    one, other, late = (
-        reader(tars, words),
-        reader(table, words, inline=False),
-        reader(table, words, position=dict.fromkeys(range(8), 2)),
-    )
-    for number in range(12):  # two passes
-        a, b = next(one), next(other)
-        assert torch.equal(a["input_ids"], b["input_ids"]) and one.position == other.position
-        if number >= 2:
-            assert next(late).keys == b.keys
-    for found in (one, other, late):
-        found.close()
-
-
-def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
-    lines = [json.dumps(row) for row in ROWS]
-    lines[7] = lines[9] = '{"sentence": ""}'
-    (tmp_path / "x.jsonl").write_text("\n".join(lines))
-    config = TextStream(shards=str(tmp_path / "x.jsonl"), columns=("sentence",), batch_size=8, segments=1, shuffle=False)
-    with pytest.raises(DataError, match=r"stream 'x', sample x.jsonl/00000007: .*on_bad_sample"):
-        next(reader(config, words))
-    found = reader(config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.1}), words)
-    next(found), next(found)
-    assert [key for key, _ in found.skipped] == ["x.jsonl/00000007", "x.jsonl/00000009"] and found.position == {0: 18}
-    found.close()
 
 
 def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +123,11 @@ def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:
     letters = texts.buffers()[2].to_pybytes().replace(b"sentence 200", b"\xff" * 12)
     damaged = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
     pq.write_table(pa.table({"txt": damaged}), tmp_path / "x.parquet")
-    for name in ("x.arrow", "x.parquet"):
+    with pa.ipc.new_stream(str(tmp_path / "y.arrow"), pa.schema({"txt": pa.string()})) as out:
+        out.write_batch(pa.record_batch({"txt": texts}))
+    with (tmp_path / "y.arrow").open("ab") as file:
+        file.write(b"more")
+    for name in ("x.arrow", "x.parquet", "y.arrow"):
         with pytest.raises(DataError, match=name):
             list(read(ShardSet.open(str(tmp_path / name)).shards[0], range(300)))
 
@@ -258,33 +191,6 @@ def test_pictures_as_bytes(tmp_path: Path) -> None:
         wrong.check(wrong.open())
 
 
-@pytest.mark.parametrize("column", ["caption", "captions"])
-@pytest.mark.parametrize("value", ["a dog", ["a dog"]])
-def test_captions_of_a_table_are_those_of_a_tar(tmp_path: Path, column: str, value: str | list[str]) -> None:
-    pq.write_table(pa.Table.from_pylist([{"photo": png(1), column: value}]), tmp_path / "x.parquet")
-    write_tar(tmp_path / "x.tar", [("a.png", png(1)), ("a.json", json.dumps({column: value}).encode())])
-    for name in ("x.parquet", "x.tar"):
-        stream = ImageTextStream(shards=f"{tmp_path}/{name}", batch_size=1)
-        stream.check(shards := stream.open())
-        sample = shards.sample(0)
-        assert isinstance(sample, RawSample) and stream.sentences(sample) == ["a dog"]
-
-
-def test_captions_are_no_other_text(tmp_path: Path) -> None:
-    """Neither if the list of captions is empty, nor if a table has a text next to the caption."""
-    stream = ImageTextStream(shards="", batch_size=1)
-    rows = [{"captions": [], "title": "T"}, {"caption": "a dog", "text": "T"}, {"caption": ["a cat"], "title": "T"}]
-    for row, found in zip(rows, [None, ["a dog"], ["a cat"]], strict=True):
-        (tmp_path / "x.jsonl").write_text(json.dumps(row))
-        sample = ShardSet.open(f"{tmp_path}/x.jsonl").sample(0)
-        assert isinstance(sample, RawSample)
-        if found is not None:
-            assert stream.sentences(sample) == found
-            continue
-        with pytest.raises(DecodeError, match="has no captions"):
-            stream.sentences(sample)
-
-
 def test_a_picture_that_is_only_named_keeps_its_name(tmp_path: Path) -> None:
     """In Hugging Face's form: it is packed by its name."""
     (tmp_path / "p.png").write_bytes(png(3))
@@ -308,10 +214,3 @@ def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         assert run(*common, tmp_path / str(workers), "--workers", workers) == 0
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12")
     assert one == two and len(one) == 4
-
-
-@pytest.mark.parametrize("value", [5, ["a"], b"\xff\xfe\xfd"], ids=["number", "list", "no UTF-8"])
-def test_a_text_column_without_a_text_is_not_replaced_by_another_column(tmp_path: Path, value: Any) -> None:
-    pq.write_table(pa.Table.from_pylist([{"text": value, "title": "T2"}]), tmp_path / "x.parquet")
-    sample = ShardSet.open(f"{tmp_path}/x.parquet").sample(0)
-    assert isinstance(sample, RawSample) and sample.fields.get("txt") == (None if isinstance(value, list) else value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tarfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from multicse.data.streams.audio import AudioStream
 from tests.data.packing import reader
-from tests.small import add, sound
+from tests.small import add, sound, write_tar
 
 COUNT, CLASSES = 300, 7
 
@@ -55,3 +57,15 @@ def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
     assert near / len(shares) < 0.05  # of the same batch: 1 % by chance
     # Beta(10, 10): mean 1/2, variance 1 / (4 * 21)
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02) and np.std(shares) == pytest.approx((1 / 84) ** 0.5, rel=0.15)
+
+
+def test_a_sample_whose_partner_is_damaged_is_skipped(tmp_path: Path) -> None:
+    wave = sound(np.full(900, 0.5))
+    write_tar(tmp_path / "x.tar", [("0.wav", wave), ("1.wav", wave), ("1.wav", wave)])
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.99}
+    config = AudioStream(shards=str(tmp_path / "x.tar"), label=None, batch_size=1, frames=8, mixup_probability=1, **skip)
+    found = reader(config, None, 9)
+    for _ in range(9):
+        next(found)
+    found.close()
+    assert "its partner x/1: the field 'wav' occurs twice" in {reason.partition(" in")[0] for _, reason in found.skipped}

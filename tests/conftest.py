@@ -19,7 +19,7 @@ from multicse.trainers.engine.mlflow_server import connect
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
 from multicse.trainers.simcse import SimCSEConfig
-from tests.small import write_encoder, write_images, write_sounds, write_text
+from tests.worlds import write_encoder, write_images, write_sounds, write_text
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

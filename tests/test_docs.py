@@ -15,7 +15,7 @@ from multicse.pipelines.run import VERBS
 from multicse.trainers.method import bibtex
 
 ROOT = Path(__file__).resolve().parents[1]
-HISTORY = {"log.md"}
+HISTORY = {"log.md", "decisions.md"}
 """Pages whose paths are those of their date."""
 ROOT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").rglob("*.md"))]

@@ -26,8 +26,8 @@ from multicse import plugins
 from multicse.evaluation import registry as tasks
 from multicse.pipelines import cli, mine, registry, visualcse
 from multicse.pipelines.run import VERBS
-from tests.small import call_of_tyro, example
 from tests.test_docs import ROOT_PAGES
+from tests.worlds import call_of_tyro, example
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORY = ("decisions.md", "log.md")

@@ -12,8 +12,7 @@ from typing import Any
 
 from multicse.trainers.recipe import Recipe
 from tests.conftest import PACKAGE, ROOT
-from tests.small import text_only
-from tests.trainers.engine.test_engine import run
+from tests.worlds import run, text_only
 
 ELSEWHERE = {"ray_chunks", "Executor.blocks", "read_blocks", "Chunk.to_block", "Chunk.from_block", "average"}
 """Functions that need Ray or several workers."""

@@ -25,8 +25,8 @@ from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 from tests.data.packing import png
 from tests.reproduction.miniatures import DOWNLOADS, put
-from tests.small import sound, write_tar
 from tests.test_docs_commands import commands
+from tests.worlds import sound, write_tar
 
 SHORT = "--run.max_steps 2 --run.num_workers 0"
 OFFLINE = ("smoke", "images", "cyclic")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.small import write_text
+from tests.worlds import write_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

@@ -17,7 +17,7 @@ from tests.cluster.servers import RAY, RayHead, free_port
 from tests.conftest import ROOT
 from tests.data.packing import run as pack
 from tests.data.packing import write_text
-from tests.small import write_encoder
+from tests.worlds import write_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.xdist_group("nodes")]
 

@@ -15,7 +15,7 @@ import pytest
 from multicse.trainers.engine.tracking import Tracker, open_run
 from tests.cluster.servers import MLflowServer
 from tests.conftest import ROOT
-from tests.small import history
+from tests.worlds import history
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from multicse.evaluation.task import Sound
-from tests import small
-from tests.small import write_tar
+from tests import worlds
+from tests.worlds import write_tar
 
 
 class Coded:
@@ -55,11 +55,11 @@ def decoded(item: Any) -> int:
 
 
 def picture(number: int) -> bytes:
-    return small.png(np.full((5, 4, 3), number, dtype=np.uint8))
+    return worlds.png(np.full((5, 4, 3), number, dtype=np.uint8))
 
 
 def sound(number: int) -> bytes:
-    return small.sound(np.full(80, number / 256, dtype=np.float32), subtype="FLOAT")
+    return worlds.sound(np.full(80, number / 256, dtype=np.float32), subtype="FLOAT")
 
 
 def image_shards(

@@ -21,7 +21,7 @@ from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
 from multicse.evaluation.task import EvaluationError
 from multicse.reproduction.encoders.flow import Flowed
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
-from tests.small import png, write_tar
+from tests.worlds import png, write_tar
 
 rng = random.Random(0)
 ITEMS = [sentence(rng) for _ in range(60)]

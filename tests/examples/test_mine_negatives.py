@@ -12,7 +12,7 @@ from multicse.data.shard_writer import Target, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.text import TextStream
 from multicse.models.config import EncoderConfig
-from tests.small import WORDS, example
+from tests.worlds import WORDS, example
 
 mine_negatives = example("mine_negatives")
 COLUMNS = mine_negatives.COLUMNS

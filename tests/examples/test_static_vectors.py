@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from multicse.evaluation.load import load_model
-from tests.small import WORDS, example
+from tests.worlds import WORDS, example
 
 
 def test_a_distilled_folder_is_evaluated(place: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe
-from tests.small import EXAMPLES
+from tests.worlds import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 TWO = "-2-workers"

@@ -13,7 +13,7 @@ import torch
 
 from tests.cuda_like import attention
 from tests.cuda_like.device import kernels_of
-from tests.small import WORDS, png, sound, write_images, write_sounds, write_tar
+from tests.worlds import WORDS, png, sound, write_images, write_sounds, write_tar
 
 TRY = "MULTICSE_GPU_TESTS"
 """With the value ``cpu`` the tests run without a GPU and compare the CPU with itself, to try the tests."""

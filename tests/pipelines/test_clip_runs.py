@@ -17,26 +17,26 @@ from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.checkpoint import load_method
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from tests import small
+from tests import worlds
 from tests.evaluation.paired_helpers import image_shards
-from tests.small import journal
+from tests.worlds import journal
 
 INPUT = ImageInput(size=32)
 
 
 @pytest.fixture
 def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
-    pairs = image_shards(tmp_path / "pairs", [[f"a {small.WORDS[i % 15]} house {i}", "the cat"] for i in range(16)])
+    pairs = image_shards(tmp_path / "pairs", [[f"a {worlds.WORDS[i % 15]} house {i}", "the cat"] for i in range(16)])
     templates = {"templates": ("a {} house", "the {} dog"), "classes": ("red", "green", "old", "new")}
     tower = ResNetTower(input=INPUT, width=8, blocks=(1, 1, 1, 1))
-    images = small.write_images(tmp_path / "images")
+    images = worlds.write_images(tmp_path / "images")
     return Recipe(
         name="cyclip/tiny",
         method=CLIPConfig(tower=tower, embed_dim=8, i_cyclic=0.25, c_cyclic=0.25, captions=0.1, nli_sentences=0.1),
-        encoder=EncoderConfig(path=small.write_encoder(tmp_path / "encoder"), scratch=True),
+        encoder=EncoderConfig(path=worlds.write_encoder(tmp_path / "encoder"), scratch=True),
         streams={
             "pairs": ImageTextStream(shards=images, batch_size=8, max_length=64, input=INPUT, cpus=0.25, **templates),
-            "nli_sentences": TextStream(shards=small.write_text(tmp_path / "text"), batch_size=8, cpus=0.25),
+            "nli_sentences": TextStream(shards=worlds.write_text(tmp_path / "text"), batch_size=8, cpus=0.25),
         },
         optim={"pairs+nli_sentences": OptimConfig(lr=1e-3)},
         lead="pairs",

@@ -20,7 +20,7 @@ from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import RayHead
 from tests.conftest import ROOT
 from tests.data.packing import run, write_pictures, write_text
-from tests.small import write_encoder
+from tests.worlds import write_encoder
 
 
 def test_shards_are_shown(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
 from multicse.pipelines import cli, describe, simcse
 from tests.data.packing import run, samples
-from tests.small import WORDS
+from tests.worlds import WORDS
 
 TEXTS = [f'{word} number {i} is 5" wide; it is, so to say,\tquite "wide"' for i, word in enumerate((WORDS * 40)[:37])]
 ROWS = [*TEXTS[:20], "", None, " ", *TEXTS[20:]]

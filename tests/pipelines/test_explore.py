@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import Bag, rated, tiny_bert, write_raw
 from tests.evaluation.multimodal_helpers import tiny_clip
 from tests.evaluation.paired_helpers import Coded, image_shards, picture
-from tests.small import write_text
+from tests.worlds import write_text
 
 CAPTIONS = [["7", "one 1"], ["2 two"], ["a 7"], ["3"], ["again 7", "4"]]
 """Captions of images 0 to 4; `Coded` encodes a text by its number."""

@@ -18,7 +18,7 @@ import tyro
 
 from multicse.pipelines import RULES, mine, options, registry
 from multicse.pipelines.run import VERBS
-from tests.small import call_of_tyro
+from tests.worlds import call_of_tyro
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
 """Starts with a capital letter or code, has at least four words, ends with a full stop."""

@@ -22,7 +22,7 @@ from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, visualcse
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe
-from tests.small import WORDS, example
+from tests.worlds import WORDS, example
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.models.tiny_encoder import tokenizer
-from tests.small import four_steps, write_text
-from tests.trainers.engine.test_engine import run
+from tests.worlds import four_steps, run, write_text
 
 
 def short(recipe: Recipe, folder: Path, changes: dict[str, Any]) -> Recipe:

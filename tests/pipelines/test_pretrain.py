@@ -15,7 +15,7 @@ from multicse.models.fresh_bert import train_wordpiece
 from multicse.pipelines.api import write_inputs
 from multicse.pipelines.pretrain import small
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import example, write_encoder, write_tar
+from tests.worlds import example, write_encoder, write_tar
 
 
 def shards(folder: Path, *words: str) -> str:

@@ -27,7 +27,7 @@ from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
-from tests.small import example
+from tests.worlds import example
 
 FOLDER = Path(__file__).parent
 EXAMPLES = {"simcsepp": "simcsepp", "tsdae": "tsdae", "uml": "uml", "esimcse": "new_method"}

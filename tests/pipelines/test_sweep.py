@@ -33,7 +33,7 @@ from multicse.trainers.tuning.sweep import Sweep, at_once, check_sweep, needs, p
 from multicse.trainers.tuning.trial import metrics_of
 from multicse.trainers.tuning.trials import Status, Trial
 from tests.conftest import ROOT
-from tests.small import history, text_only
+from tests.worlds import history, text_only
 
 pytestmark = pytest.mark.timeout(1800)
 

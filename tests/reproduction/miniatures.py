@@ -11,7 +11,7 @@ import numpy as np
 import openpyxl
 
 from tests.data.packing import png
-from tests.small import sound
+from tests.worlds import sound
 
 Seen = tuple[Any, str | None, bytes | None]
 """Text, captions or columns of a sample, the name of its class, and its image or audio."""

@@ -30,7 +30,7 @@ from multicse.reproduction.tables.variants import in_variants
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
-from tests.small import example
+from tests.worlds import example
 
 
 def run(table: Table, paper: str, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine, fingerprint
 from multicse.trainers.recipe import Recipe
-from tests.trainers.engine.test_engine import Memory
+from tests.worlds import Memory
 
 
 class Setting(NamedTuple):

@@ -25,7 +25,7 @@ from multicse.trainers import clip
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
-from tests.small import write_tar
+from tests.worlds import write_tar
 
 VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
 LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

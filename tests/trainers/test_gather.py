@@ -39,7 +39,7 @@ from multicse.trainers.recipe import RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
-from tests.small import example, in_processes
+from tests.worlds import example, in_processes
 
 SIMCSEPP, TSDAE, UML = map(example, ("simcsepp", "tsdae", "uml"))
 ROWS = 64

@@ -11,7 +11,7 @@ import torch
 from multicse.models.adapters import without_dropout
 from multicse.trainers import losses
 from tests.models import tiny_encoder
-from tests.small import example
+from tests.worlds import example
 
 SimCSEPPConfig = example("simcsepp").SimCSEPPConfig
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from tests.models import tiny_encoder
-from tests.small import example
+from tests.worlds import example
 
 tsdae = example("tsdae")
 TSDAEConfig, continuations, delete_words = tsdae.TSDAEConfig, tsdae.continuations, tsdae.delete_words

@@ -11,7 +11,7 @@ from transformers import CLIPTextConfig
 
 from multicse.trainers.engine.checks import check_settings
 from tests.models import tiny_encoder
-from tests.small import example
+from tests.worlds import example
 
 recipes = example("uml")
 UMLConfig, UMLImageConfig = recipes.UMLConfig, recipes.UMLImageConfig

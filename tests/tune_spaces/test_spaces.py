@@ -14,7 +14,7 @@ from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.space import SearchSpace, check_space, grid, values_of, values_to_try
 from multicse.tune_spaces import every
-from tests.small import example
+from tests.worlds import example
 
 SPACES = every()
 

@@ -19,7 +19,7 @@ from multicse.evaluation.encoders.multimodal import load_whole
 from multicse.evaluation.task import EvaluationError, Sound
 from tests.evaluation.evaluation_helpers import sentence
 from tests.evaluation.multimodal_helpers import LIMIT, RATE, tiny_clap, tiny_clip, tiny_siglip
-from tests.small import png
+from tests.worlds import png
 
 TEXTS = [sentence(random.Random(i)) for i in range(9)]
 PICTURES = [np.random.default_rng(i).integers(0, 255, (12 + i, 30 - i, 3), dtype=np.uint8) for i in range(9)]

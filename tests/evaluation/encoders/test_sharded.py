@@ -14,7 +14,7 @@ from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Sound, evaluate
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
-from tests.small import in_processes
+from tests.worlds import in_processes
 
 RNG = np.random.default_rng(0)
 IMAGES: list[Any] = [RNG.integers(0, 256, (3 + i % 4, 5, 3), dtype=np.uint8) for i in range(7)]

@@ -18,7 +18,7 @@ from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
     read_captions,
 )
-from tests import small
+from tests import worlds
 from tests.evaluation.evaluation_helpers import unit
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, picture, sound_shards
 
@@ -129,10 +129,10 @@ def test_a_perfect_encoder_reaches_100_whatever_is_there_twice(make: Any, shared
     def content(i: int) -> bytes:
         """An item with the number of its kind, in one of 14 forms."""
         if make is sound_shards:
-            return small.sound(
+            return worlds.sound(
                 np.r_[np.full(80, kinds[i] / 256), np.full(forms[i], 0.5)].astype(np.float32), subtype="FLOAT"
             )
-        return small.png(np.r_[np.full(57, kinds[i]), [0, 0, forms[i]]].reshape(5, 4, 3).astype(np.uint8))
+        return worlds.png(np.r_[np.full(57, kinds[i]), [0, 0, forms[i]]].reshape(5, 4, 3).astype(np.uint8))
 
     captions = [[f"c{kind}"] * (1 + i % 2) for i, kind in enumerate(kinds)]
     folder = image_shards(tmp_path, captions, content=("wav" if make is sound_shards else "png", content))

@@ -24,7 +24,7 @@ from multicse.trainers.tuning.search import Search, end_runs
 from multicse.trainers.tuning.sweep import Sweep, plan_of, prepared, records_of
 from multicse.trainers.tuning.trial import Plan
 from multicse.trainers.tuning.trials import Trial
-from tests.small import write_encoder, write_text
+from tests.worlds import write_encoder, write_text
 
 RATE = "optim.text.lr"
 SPACE = {RATE: tune.loguniform(1e-5, 1e-3)}

@@ -12,11 +12,11 @@ from transformers import AutoConfig
 
 from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Target, pack
-from multicse.data.streams.text import EDATextStream
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl
 from multicse.pipelines.cli import report
+from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.launch import run_recipe

@@ -15,11 +15,11 @@ import torch
 from multicse.data.shards import ShardSet
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
-from multicse.data.streams.text import NoisyTextStream
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import clap, gclsr
 from multicse.reproduction import reproduce
 from multicse.reproduction.reproduce import PAPERS, tables_of
+from multicse.reproduction.streams.eda import NoisyTextStream
 from multicse.reproduction.tables import measures, model_figures, offline, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of

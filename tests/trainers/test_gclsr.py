@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from multicse.data.streams.base import Batch
-from multicse.data.streams.text import EDATextStream
 from multicse.pipelines import simcse
+from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig

@@ -8,7 +8,6 @@ import numpy as np
 from pydantic import Field
 
 from multicse.data.errors import DataError
-from multicse.data.order import seed_of
 from multicse.data.settings import Mark, Name, refuse_idle
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
@@ -107,66 +106,3 @@ class LexiconTextStream(TextStream):
             return open_lexicon(self.lexicon)
         except DataError as error:
             raise ValueError(f"lexicon={self.lexicon!r}: {error}") from None
-
-
-class EDATextStream(LexiconTextStream):
-    """Sentences, each as two independent EDA views (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L)."""
-
-    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # discriminator of the union
-    """Kind of the stream; it cannot be changed."""
-    alpha: float = Field(0.1, ge=0, le=1)
-    """Share of the words that each of the four edits changes. 0: both views are the sentence itself."""
-
-    @property
-    def uses_lexicon(self) -> bool:
-        """Return True if the edits change words."""
-        return self.alpha > 0
-
-    @property
-    def n_texts(self) -> int:
-        """Return 2."""
-        return 2
-
-    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """Return two augmented copies of the sentence."""
-        from multicse.data.streams.eda import cached_synonyms, eda, no_synonyms
-
-        words = self.sentences(sample)[0].split()
-        synonyms = cached_synonyms(self.open_lexicon()) if self.uses_lexicon else no_synonyms
-        return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
-
-
-class NoisyTextStream(LexiconTextStream):
-    """Sentences, pairs or triples whose texts are corrupted: ``input_ids`` and ``attention_mask`` (B, V, L) of V columns.
-
-    A text is corrupted in the same way in every epoch (NonLing-CSE, Figure 3, with deletion 0.3, 2 insertions and 2 swaps).
-    """
-
-    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # discriminator of the union
-    """Kind of the stream; it cannot be changed."""
-    columns: tuple[Name, ...] = Field(("txt",), min_length=1)  # type: ignore[assignment]  # any number
-    """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
-    deletion: float = Field(0.0, ge=0, le=1)
-    """Probability that a word is deleted; at least one word stays."""
-    insertions: int = Field(0, ge=0)
-    """Number of synonyms of random words that are inserted at random places of a text."""
-    swaps: int = Field(0, ge=0)
-    """Number of times that two random words of a text are exchanged."""
-
-    @property
-    def uses_lexicon(self) -> bool:
-        """Return True if synonyms are inserted."""
-        return self.insertions > 0
-
-    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        """Return the corrupted texts; the corruption depends on the sample only."""
-        from multicse.data.streams import eda
-
-        synonyms = eda.cached_synonyms(self.open_lexicon()) if self.uses_lexicon else eda.no_synonyms
-        own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))
-        texts = {}
-        for name, text in zip(self._names, self.sentences(sample), strict=True):
-            words = eda.delete(text.split(), own, self.deletion)
-            words = eda.insert_synonyms(words, own, synonyms, self.insertions)
-            texts[name] = " ".join(eda.swap(words, own, self.swaps)) or text
-        return texts

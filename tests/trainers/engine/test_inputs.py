@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from multicse import plugins
-from multicse.data.streams.text import EDATextStream
 from multicse.models.config import WordEncoderConfig
 from multicse.models.towers import ViTTower
+from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
 from multicse.trainers.engine.inputs import difference, digest_of, inputs, places, start_over
@@ -202,7 +202,7 @@ def test_the_paths_of_all_kinds_of_settings(recipe: Recipe) -> None:
     """Names of files may contain the characters that separate options; a user's own setting counts if it is absolute."""
     changes = {
         "streams.text.shards": "/a/R&D/x-{0..1}.tar::s3://b/y#split=train",
-        "evaluation.watch": ("sts:/p/q#1.tsv?gold=%2Fg%26h.txt", "lee-dev"),
+        "evaluation.watch": ("zero-shot:/p/q#1.tsv?classes=%2Fg%26h.txt", "lee-dev"),
         "evaluation.select": None,
         "name": "/own/file",
     }

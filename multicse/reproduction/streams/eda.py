@@ -1,5 +1,7 @@
 """Easy data augmentation (EDA, Wei & Zou 2019), the baseline of GCLSR: four small edits of the words of a sentence.
 
+The streams `eda_text` and `noisy_text` (NonLing-CSE, Figure 3) apply it.
+
 The edits are chained as in the released code of GCLSR. Reading tasks make them, so this module does not import torch.
 """
 
@@ -8,9 +10,16 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from pydantic import Field
+
+from multicse.data.order import seed_of
+from multicse.data.settings import Name
+from multicse.data.shards import RawSample
+from multicse.data.streams.base import Row
+from multicse.data.streams.text import LexiconTextStream
 
 if TYPE_CHECKING:
     from multicse.data.lexicon import Lexicon
@@ -122,3 +131,62 @@ def _choices(word: str, synonyms: Synonyms) -> list[list[str]]:
     """Return the synonyms as lists of words, in the order of the lexicon, without the word itself."""
     parts = [found.replace("_", " ").split() for found in synonyms(word)]
     return [part for part in parts if part and " ".join(part).lower() != word]
+
+
+class EDATextStream(LexiconTextStream):
+    """Sentences, each as two independent EDA views (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L)."""
+
+    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # discriminator of the union
+    """Kind of the stream; it cannot be changed."""
+    alpha: float = Field(0.1, ge=0, le=1)
+    """Share of the words that each of the four edits changes. 0: both views are the sentence itself."""
+
+    @property
+    def uses_lexicon(self) -> bool:
+        """Return True if the edits change words."""
+        return self.alpha > 0
+
+    @property
+    def n_texts(self) -> int:
+        """Return 2."""
+        return 2
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return two augmented copies of the sentence."""
+        words = self.sentences(sample)[0].split()
+        synonyms = cached_synonyms(self.open_lexicon()) if self.uses_lexicon else no_synonyms
+        return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
+
+
+class NoisyTextStream(LexiconTextStream):
+    """Sentences, pairs or triples whose texts are corrupted: ``input_ids`` and ``attention_mask`` (B, V, L) of V columns.
+
+    A text is corrupted in the same way in every epoch (NonLing-CSE, Figure 3, with deletion 0.3, 2 insertions and 2 swaps).
+    """
+
+    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # discriminator of the union
+    """Kind of the stream; it cannot be changed."""
+    columns: tuple[Name, ...] = Field(("txt",), min_length=1)  # type: ignore[assignment]  # any number
+    """Fields with the texts of a sample: `txt`, or entries of its JSON, for example `sent0 sent1 hard_neg`."""
+    deletion: float = Field(0.0, ge=0, le=1)
+    """Probability that a word is deleted; at least one word stays."""
+    insertions: int = Field(0, ge=0)
+    """Number of synonyms of random words that are inserted at random places of a text."""
+    swaps: int = Field(0, ge=0)
+    """Number of times that two random words of a text are exchanged."""
+
+    @property
+    def uses_lexicon(self) -> bool:
+        """Return True if synonyms are inserted."""
+        return self.insertions > 0
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Return the corrupted texts; the corruption depends on the sample only."""
+        synonyms = cached_synonyms(self.open_lexicon()) if self.uses_lexicon else no_synonyms
+        own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))
+        texts = {}
+        for name, text in zip(self._names, self.sentences(sample), strict=True):
+            words = delete(text.split(), own, self.deletion)
+            words = insert_synonyms(words, own, synonyms, self.insertions)
+            texts[name] = " ".join(swap(words, own, self.swaps)) or text
+        return texts

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from multicse.data.lexicon import open_lexicon
-from multicse.data.streams.eda import _replace_synonyms, cached_synonyms, eda
-from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
+from multicse.data.streams.text import TextStream
+from multicse.reproduction.streams.eda import EDATextStream, NoisyTextStream, _replace_synonyms, cached_synonyms, eda
 from tests.data.packing import reader, spelt, write_words
 from tests.small import add, write_text
 

@@ -9,6 +9,7 @@ kind             thing
 ``method``       settings of a training method
 ``stream``       settings of a stream
 ``tower``        settings of an encoder of images or audio
+``module``       module whose code an export contains, by its type in modules.json: the name of our module
 ``task``         kind of evaluation task, ``KIND:PLACE``
 ``family``       evaluation tasks with fixed names, which read the data folder
 ``group``        names of tasks that are evaluated together (``sts``)

@@ -2,8 +2,8 @@
 
 CLIP and CLAP architectures are saved as in transformers: `CLIPModel` or `ClapModel`, `AutoProcessor` and
 `SentenceTransformer` load the folder. Other architectures are saved as a `Router` of sentence-transformers with a route for
-texts and a route for images or audio. Only CLIP's modified ResNet needs code, which is saved with the model
-(`models/resnet_module.py`).
+texts and a route for images or audio. Networks that transformers lacks need code, which is saved with the model
+(`Tower.module`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.adapters import merged
 from multicse.models.audio_towers import AST, HTSAT
 from multicse.models.hub_folders import SCALE
-from multicse.models.resnet_module import ResNetModule
 from multicse.models.text_encoder import TextEncoder, is_bert_pooler
 from multicse.models.text_folders import no_pooler
 from multicse.models.tower import Projection, Tower
-from multicse.models.towers import CLIPVision, ResNet
+from multicse.models.towers import CLIPVision
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types with the same weights as the text transformer of CLAP."""
@@ -111,7 +110,7 @@ def _save_clip(dual: Dual, folder: Path) -> None:
     model.text_projection.load_state_dict(dual.text_projection.state_dict())
     model.visual_projection.load_state_dict(dual.tower_projection.state_dict())
     model.logit_scale.data.copy_(dual.logit_scale.detach())
-    images = _image_processor(dual.input)
+    images = image_processor(dual.input)
     _save_native(dual, folder, model, CLIPProcessor(images, _unused(dual.text.tokenizer)), [Normalize()])
     images.save_pretrained(folder)  # for versions before transformers 5
 
@@ -131,7 +130,8 @@ def _options(dual: Dual) -> dict[str, Any]:
     return {**dual.text.conventions.options, "similarity_fn_name": "cosine"}
 
 
-def _image_processor(made: Any) -> CLIPImageProcessorPil:
+def image_processor(made: Any) -> CLIPImageProcessorPil:
+    """Return the preprocessing of images in transformers."""
     return CLIPImageProcessorPil(
         size={"shortest_edge": made.size},
         crop_size={"height": made.size, "width": made.size},
@@ -257,8 +257,8 @@ def _item_modules(dual: Dual, place: str) -> list[nn.Module]:
     """Return the modules that encode images or audio, before the projection. `place` is a folder for their files."""
     tower, model = dual.tower, dual.tower.model
     made: Any = dual.input
-    if isinstance(tower, ResNet):
-        return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]
+    if (own := tower.module(made)) is not None:
+        return [own]
     if isinstance(tower, HTSAT):  # AutoModel supports only complete CLAP models
         clap = ClapModel(ClapConfig(text_config=NO_TEXT, audio_config=model.config.to_dict(), projection_dim=1))
         clap.audio_model.load_state_dict(model.state_dict())
@@ -276,7 +276,7 @@ def _item_modules(dual: Dual, place: str) -> list[nn.Module]:
             std=tower.std,
         )
         return [_transformer(model, extractor, place, "audio", "forward", "pooler_output")]
-    images = _image_processor(made)
+    images = image_processor(made)
     if isinstance(tower, CLIPVision):
         return [_transformer(model, images, place, "image", "forward", "pooler_output")]
     return [_transformer(model, images, place, "image", "forward", "last_hidden_state"), Pooling(tower.width, "cls")]

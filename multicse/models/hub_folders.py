@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub  # as a module: it imports what a name of it needs when that name is used
 import torch
 
+from multicse import plugins
+
 if TYPE_CHECKING:  # takes seconds, and training does not need it before an export
     from sentence_transformers import SentenceTransformer
     from transformers import PretrainedConfig
@@ -98,10 +100,11 @@ class ExportError(ValueError):
     """Checkpoint that cannot be exported, or invalid destination of an export."""
 
 
-RESNET, WORDS = "multicse_resnet.ResNetModule", "multicse_words.WordModule"
-"""Types in modules.json of classes whose code the folder contains: file and class."""
-CARRIED = {RESNET: "resnet_module", WORDS: "word_module"}
-"""Modules of this package that define these classes. Each class copies its files to the folder that it is saved to."""
+OWN = "multicse_"
+"""Prefix of the types in modules.json, file and class, whose code the folder contains. Each class copies its files to the
+folder that it is saved to; the plugin of the kind ``module`` with the name of the type is the module with our own copy."""
+WORDS = "multicse_words.WordModule"
+plugins.add("module", WORDS, "multicse.models.word_module")
 
 
 def module_types(folder: Path) -> list[str]:
@@ -111,9 +114,14 @@ def module_types(folder: Path) -> list[str]:
     return [*types, *(read_json(router)["types"].values() if router.is_file() else ())]
 
 
+def own_type(folder: Path) -> str | None:
+    """Return the type of the module whose code a folder contains, or None."""
+    return next((kind for kind in module_types(folder) if kind.startswith(OWN)), None)
+
+
 def carried_files(folder: Path) -> list[str]:
     """Return the names of the folder's Python files, which `trust_remote_code` runs; empty if it needs no code."""
-    return sorted(file.name for file in folder.glob("*.py")) if CARRIED.keys() & {*module_types(folder)} else []
+    return sorted(file.name for file in folder.glob("*.py")) if own_type(folder) else []
 
 
 WEIGHTS = {"use_safetensors": True, "dtype": torch.float32}
@@ -129,10 +137,10 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     from sentence_transformers.base.modules import Normalize, Router
 
     options: dict[str, Any] = {"local_files_only": True, "model_kwargs": WEIGHTS}
-    own = next((kind for kind in CARRIED if kind in module_types(folder)), None)
+    own = own_type(folder)
     if own is None:
         return SentenceTransformer(str(folder), device=device, **options)
-    module = getattr(importlib.import_module(f".{CARRIED[own]}", __package__), own.partition(".")[2])
+    module = getattr(importlib.import_module(plugins.get("module", own)), own.partition(".")[2])
     if own == WORDS:
         return SentenceTransformer(modules=[module.load(str(folder), local_files_only=True)], device=device)
     router = Router.load(str(folder), module_classes={own: module}, **options)

@@ -44,6 +44,18 @@ class Tower(nn.Module):
         """Encode images (B, 3, size, size) or spectrograms (B, frames, bins) to vectors (B, width)."""
         raise NotImplementedError  # the interface: every tower defines it
 
+    def module(self, made: Any) -> nn.Module | None:
+        """Return the network as a module of sentence-transformers; None for models of transformers.
+
+        Args:
+            made: Preprocessing of the inputs, `ImageInput` or `AudioInput`.
+
+        Returns:
+            Module that adds ``sentence_embedding``, (B, width), and copies its code to the folder of an export. Its type,
+            ``multicse_FILE.CLASS``, is a plugin of the kind ``module``.
+        """
+        return None
+
 
 class TowerConfig(Settings):
     """Settings of a tower. Kinds with a `path` can start from the weights of a folder or model ID."""

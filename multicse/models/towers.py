@@ -1,17 +1,16 @@
-"""Image towers: CLIP's vision transformer and modified ResNet (Radford et al. 2021), and other vision transformers."""
+"""Image towers: CLIP's vision transformer (Radford et al. 2021) and others."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from multicse.data.settings import Place
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.clip_layers import init_clip_vision, last_clip_layer
-from multicse.models.resnet import ModifiedResNet
 from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
 
 
@@ -80,33 +79,6 @@ class ViTTower(TowerConfig):
         return kind(model, model.config.hidden_size, (3, self.input.size, self.input.size))
 
 
-class ResNetTower(TowerConfig):
-    """CLIP's modified ResNet with random weights; the defaults are RN50. Its attention pooling is the projection."""
-
-    modality: ClassVar[Modality] = "image"
-    batch_norm: ClassVar[bool] = True
-
-    kind: Literal["resnet"] = "resnet"
-    """Kind of the tower; fixed, since its other settings belong to it."""
-    input: ImageInput = ImageInput()
-    width: int = Field(64, gt=0)
-    """Channels after the stem, an even number."""
-    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (3, 4, 6, 3)
-    """Bottleneck blocks per stage."""
-
-    def config(self) -> None:
-        """Return None, since the ResNet is not a model of transformers."""
-        return None
-
-    def new(self, config: None, embed_dim: int) -> ModifiedResNet:
-        """Return a ResNet with random weights and vectors of dimension `embed_dim`."""
-        return ModifiedResNet(embed_dim, self.input.size, self.width, self.blocks)
-
-    def wrap(self, model: ModifiedResNet) -> Tower:
-        """Return the tower for a ResNet."""
-        return ResNet(model, model.attnpool.project.out_features, (3, model.size, model.size))
-
-
 class CLIPVision(Tower):
     """CLIP's vision transformer, pooled by the CLS token of the last layer after LayerNorm."""
 
@@ -132,13 +104,3 @@ class CLSVision(Tower):
     def forward(self, x: Tensor) -> Tensor:
         """Encode images (B, 3, size, size) to vectors (B, width)."""
         return self.model(pixel_values=x).last_hidden_state[:, 0]
-
-
-class ResNet(Tower):
-    """CLIP's modified ResNet with attention pooling."""
-
-    projects = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode images (B, 3, size, size) to vectors (B, width)."""
-        return self.model(x)

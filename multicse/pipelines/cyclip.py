@@ -8,12 +8,13 @@ from functools import partial
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse import plugins
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
-from multicse.models.towers import ResNetTower, ViTTower
+from multicse.models.towers import ViTTower
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig
@@ -44,7 +45,7 @@ def model(weights: str) -> Recipe:
 
     The batch size of NLI is not published; here it equals the batch size of the pairs.
     """
-    method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **MODELS[weights])
+    method = CLIPConfig(tower=plugins.get("tower", "resnet")(), embed_dim=1024, **MODELS[weights])
     streams: dict[str, StreamConfig] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=BATCH)}
     if method.nli:
         streams["nli"] = parts.nli(BATCH)

@@ -28,6 +28,7 @@ def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed:
 
 plugins.add("post", "flow", _flow)
 plugins.add("pooling", poolings.PATTERN, LayerPooling(poolings.make, ("wk", "wk-released")))
+plugins.add("module", "multicse_resnet.ResNetModule", "multicse.reproduction.resnet_module")
 plugins.add("word pooling", "padded", poolings.PaddedWordVectors)
 
 

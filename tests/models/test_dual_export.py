@@ -31,7 +31,8 @@ from multicse.models.sentence_encoder import hub_names
 from multicse.models.st_modules import Conventions
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import new_model, text_config
-from multicse.models.towers import ResNetTower, ViTTower
+from multicse.models.towers import ViTTower
+from multicse.reproduction.towers import ResNetTower
 from multicse.trainers.engine.export import verify_export
 from tests.models import tiny_encoder
 

@@ -37,7 +37,8 @@ from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.audio_towers import ASTTower, HTSATTower
 from multicse.models.clip_layers import last_clip_layer
 from multicse.models.tower import Tower
-from multicse.models.towers import ResNetTower, ViTTower
+from multicse.models.towers import ViTTower
+from multicse.reproduction.towers import ResNetTower
 from multicse.trainers.gather import synchronised
 from tests.models import tiny_encoder
 

@@ -12,7 +12,7 @@ from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.load import load_model
-from multicse.models.towers import ResNetTower
+from multicse.reproduction.towers import ResNetTower
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.checkpoint import load_method
 from multicse.trainers.engine.launch import run_recipe

@@ -22,8 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.audio_towers import HTSATTower
-from multicse.models.towers import ResNetTower, ViTTower
+from multicse.models.towers import ViTTower
 from multicse.pipelines import gclsr
+from multicse.reproduction.towers import ResNetTower
 from multicse.trainers import gather
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.checks import check_settings

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from multicse import plugins
 from multicse.evaluation.encoders.encoder import (
     Features,
     FolderEncoder,
@@ -23,10 +24,9 @@ from multicse.evaluation.encoders.encoder import (
     without_neighbours,
 )
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.hub_folders import CARRIED, SCALE, load_saved, module_types, read_json
+from multicse.models.hub_folders import OWN, SCALE, load_saved, module_types, own_type, read_json
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-OWN = "multicse_"  # prefix of module types in modules.json with code of this package
 
 
 class MultimodalEncoder(FolderEncoder):
@@ -127,10 +127,8 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
     """
     path = Path(folder).expanduser()
     with loading(path):
-        if unsupported := [kind for kind in module_types(path) if kind.startswith(OWN) and kind not in CARRIED]:
-            raise EvaluationError(
-                f"{path} has a module {unsupported[0]}, which this version does not support: export the run again"
-            )
+        if (own := own_type(path)) and own not in plugins.every("module"):
+            raise EvaluationError(f"{path} has a module {own}, which this version does not support: export the run again")
         model = load_saved(path, usable_device(device))
         refuse_random(model, path)
         modalities = set(model.modalities)

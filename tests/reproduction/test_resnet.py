@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multicse.models.resnet import ModifiedResNet
+from multicse.reproduction.resnet import ModifiedResNet
 
 TINY: dict[str, Any] = {"embed_dim": 10, "size": 64, "width": 4, "blocks": (2, 1, 1, 3)}
 

@@ -12,7 +12,6 @@ from torch import nn
 
 from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse
-from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
@@ -131,9 +130,6 @@ def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
         update.scaler.update(1.0)
     for old, p in zip(before, made.parameters(), strict=True):
         assert torch.allclose(p, old - 1)
-
-
-EDA = EDATextStream(shards="x", lexicon="small")
 
 
 def test_word_vectors_are_gclsr_s() -> None:

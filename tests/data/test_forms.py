@@ -168,7 +168,9 @@ def outcome(act: Callable[[], Any]) -> Any:
     try:
         return act()
     except DecodeError as error:
-        assert "sample '0000" in str(error) and re.search("is empty|has no captions|is not|has no field", str(error)), error
+        assert "sample '0000" in str(error) and re.search(
+            "is empty|has no captions|not a class number|has no field", str(error)
+        ), error
         return DecodeError
 
 

@@ -129,7 +129,7 @@ class CLIPConfig(MethodConfig):
         """Check that pairs have the tower's modality and preprocessing, and sentences the right number of columns."""
         stream: Any = recipe.streams["pairs"]
         kind = {"image": "image_text", "audio": "audio_text"}[self.tower.modality]
-        if stream.kind != kind:
+        if not stream.is_a(kind):
             raise ValueError(
                 f"streams.pairs.kind={stream.kind!r}: method.tower.kind={self.tower.kind!r} needs {self.tower.modality} "
                 f"with captions; use the kind {kind!r}, or another tower"

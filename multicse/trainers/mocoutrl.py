@@ -92,7 +92,7 @@ class MoCoUTRLConfig(MethodConfig):
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the kind of the stream, and the positions for `mean_with_padding`."""
         stream: Any = recipe.streams["text"]
-        if stream.kind != "triplet":
+        if not stream.is_a("triplet"):
             raise ValueError(
                 f"streams.text.kind={stream.kind!r}: the method needs sentences with a synonym and an antonym of a word; "
                 "use the kind 'triplet'"

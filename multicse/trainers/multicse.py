@@ -99,7 +99,7 @@ class MultiCSEConfig(NonLingSettings):
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the streams, the encoder, and the number of layers for self-guidance."""
         super().check(recipe, encoder)
-        triplets = recipe.streams["text"].kind == "triplet"
+        triplets = recipe.streams["text"].is_a("triplet")
         if not triplets:
             refuse_idle(self, ["antonyms"], "the text has none; set streams.text.kind triplet", "method.")
         elif self.text.hard_negative_log_weight:

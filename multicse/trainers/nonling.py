@@ -33,7 +33,7 @@ class PatchesConfig(Settings):
     def check_stream(self, name: str, recipe: RecipeParts) -> None:
         """Raise ValueError if the recipe's stream `name` does not match."""
         stream: Any = recipe.streams[name]
-        if stream.kind != name:
+        if not stream.is_a(name):
             raise ValueError(f"streams.{name}.kind={stream.kind!r}: the method needs {name}; use the kind {name!r}")
         for given, taken in self.SIZES.items():
             value, wanted = getattr(stream, given), getattr(self, taken)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat
 
+from multicse import plugins
 from multicse.data.errors import DataError
 from multicse.data.order import batches_of, segment_count
 from multicse.data.settings import Machine, Settings, Shards, refuse_idle
@@ -120,6 +121,10 @@ class StreamConfig(Settings):
     cpus: Machine[float] = Field(0.25, gt=0)
     """Number of logical CPUs of a reading task."""
     kind: str
+
+    def is_a(self, kind: str) -> bool:
+        """Return True for a stream of a kind, also one of a user's own that derives from it."""
+        return isinstance(self, plugins.get("stream", kind))
 
     @property
     def texts(self) -> bool:

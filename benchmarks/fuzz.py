@@ -345,7 +345,8 @@ def make_checkpoint(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from multicse.trainers.engine.checkpoint import FORMAT, METHOD, RECIPE, STATE, build_method, weights_of
+    from multicse.trainers.engine.checkpoint import FORMAT, METHOD, STATE, build_method, weights_of
+    from multicse.trainers.engine.record import RECIPE
 
     place = folder / "checkpoint"
     place.mkdir()

@@ -10,9 +10,9 @@ import torch
 from benchmarks.speed.engine import NOT_TRAINED
 from multicse.data.streams.base import Batch
 from multicse.pipelines import api, registry
-from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.store import Store
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe

@@ -18,7 +18,7 @@ from PIL import Image
 from multicse.pipelines.registry import NAMES, load
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.output import store_of
+from multicse.trainers.engine.run import store_of
 from multicse.trainers.recipe import Recipe
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -262,7 +262,7 @@ def engine(recipe: Recipe, memory: Any) -> Engine:
 def run(recipe: Recipe) -> tuple[Memory, dict[str, Any], Engine]:
     memory = Memory()
     made = engine(recipe, memory)
-    return memory, made.run(), made
+    return memory, made.train(), made
 
 
 def interrupted(recipe: Recipe) -> None:
@@ -276,7 +276,7 @@ def interrupted(recipe: Recipe) -> None:
 
     made._save = stop_after_saving  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        made.run()
+        made.train()
 
 
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:

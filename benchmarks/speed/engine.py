@@ -21,11 +21,11 @@ from benchmarks.timer import Call, race, ratios, report
 from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse, visualcse
 from multicse.pipelines.api import write_inputs
-from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Meter
+from multicse.trainers.engine.store import Store
 from multicse.trainers.recipe import Recipe
 
 NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}

@@ -104,8 +104,9 @@ def _check_target(out: Path, overwrite: bool) -> None:
 def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> str:
     """Return the model card of `used`, the recipe with the settings of this export.
 
-    It contains scores after training if the run's summary is in a parent folder of the checkpoint.
+    It contains scores after training if the record of the run is in a parent folder of the checkpoint.
     """
+    from multicse.trainers.engine import record
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import read_state
     from multicse.trainers.engine.checks import describe_known_shards_of
@@ -114,10 +115,8 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
     state = read_state(checkpoint)
     step, _ = Selection.read(recipe.evaluation, state).kept(state["progress"]["step"])
     numbers = {"before": state["progress"]["before"], "best_step": step}
-    for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
-        if not summary.is_file():
-            continue
-        found = json.loads(summary.read_text())
+    for place in checkpoint.absolute().parents[:2]:
+        found = record.read(place).get("summary", {})
         if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
             numbers = {name: found.get(name) for name in ("before", "baseline", "after", "best_step")}
     return model_card(json.loads(used.to_json()), describe_known_shards_of(recipe), numbers, library_versions(), text)

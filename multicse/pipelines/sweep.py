@@ -8,6 +8,7 @@ import logging
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def sweep(
         if code == INTERRUPTED:
             raise KeyboardInterrupt
         raise RecipeError(f"no trial of {made.name} has a score; see the errors in {folder / 'trials.json'}")
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary: dict[str, Any] = record.read(folder)["summary"]
     return summary
 
 
@@ -159,7 +160,8 @@ def _run(search: Sweep, folder: Path) -> int:
 def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.checks import check_vectors
     from multicse.trainers.engine.cluster import opening, start_ray
-    from multicse.trainers.engine.output import experiment_of, locked
+    from multicse.trainers.engine.record import locked
+    from multicse.trainers.engine.run import experiment_of
     from multicse.trainers.engine.stop import former_handlers
     from multicse.trainers.tuning.folder import refuse_other
     from multicse.trainers.tuning.sweep import check_sweep, records_of
@@ -183,19 +185,19 @@ def _start(search: Sweep, folder: Path) -> int:
 
 def _finished(made: Sweep, folder: Path) -> bool:
     """Return whether the sweep in its folder is finished, which is printed."""
-    ended, journal = folder / "summary.json", folder / "journal.jsonl"
-    if not ended.exists() or json.loads(ended.read_text())["identity"] != made.identity():
+    if (summary := record.read(folder).get("summary")) is None:  # of this sweep, as `refuse_other` has found
         return False
-    if journal.exists():  # if the driver died at the end, some records may be missing
+    record.write_json(folder / record.SUMMARY, summary)  # it may have been lost
+    if (journal := folder / record.JOURNAL).exists():  # if the driver died at the end, some records may be missing
         sync(journal)
-    print(f"this sweep is finished; its results are in {ended}")
+    print(f"this sweep is finished; its results are in {folder / record.SUMMARY}")
     return True
 
 
 def _train(made: Sweep, folder: Path, resumed: bool) -> int:
     from multicse.trainers.engine.checks import check_cluster, check_places
     from multicse.trainers.engine.cluster import capacity
-    from multicse.trainers.engine.launch import with_uploaded_shards
+    from multicse.trainers.engine.workers import with_uploaded_shards
     from multicse.trainers.tuning.search import Search, run
     from multicse.trainers.tuning.sweep import at_once, plan_of, records_of
 
@@ -292,7 +294,7 @@ def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
 def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
     """Open the MLflow run of the sweep; a resumed sweep continues the run with its ID, unless that was deleted."""
     from multicse.trainers.engine.checks import describe_shards_of
-    from multicse.trainers.engine.output import experiment_of
+    from multicse.trainers.engine.run import experiment_of
     from multicse.trainers.tuning.folder import claim
 
     uri, experiment = made.recipe.run.tracking_uri or "", experiment_of(made.recipe)
@@ -339,9 +341,9 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
         print("no trial has a score; see the errors above")
         return 1
     summary = _keep_best(search, trials[0], order[0], trials)
-    part = folder / "summary.json.part"
-    part.write_text(json.dumps(summary, indent=2, default=str) + "\n")
-    part.replace(folder / "summary.json")
+    summary = json.loads(json.dumps(summary, default=str))
+    record.write_json(folder / record.SUMMARY, summary)
+    record.update(folder, {"summary": summary, "ended": time.time()})
     print(_last_words(summary))
     return 0
 
@@ -374,7 +376,7 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
     recipe = plan.recipe(best.changes)
     (folder / "best.json").write_text(recipe.replace("run.output_dir", f"runs/{recipe.name}-best").to_json() + "\n")
     model, scores = recipe.run.register_as or recipe.name.replace("/", "-"), held_out(plan, best)
-    delivered = deliver_best(plan, best, scores[0], parent, folder / BEST, model)
+    delivered = deliver_best(plan, best, scores[0], folder / BEST, model)
     after = {"best": mean_scores(scores)}
     if plain.score is not None:
         after["unchanged"] = after["best"] if best is plain else mean_scores(held_out(plan, plain))

@@ -18,7 +18,7 @@ import pytest
 from multicse.data.offline.demo import write_demo_shards
 from multicse.trainers.engine.cluster import AUTOSCALING
 from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.output import key_of
+from multicse.trainers.engine.run import key_of
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT

@@ -30,7 +30,8 @@ from multicse.data import shard_writer
 from multicse.pipelines import simcse
 from multicse.trainers.engine.checks import check_places
 from multicse.trainers.engine.cluster import capacity
-from multicse.trainers.engine.launch import resolve, with_uploaded_shards
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.workers import with_uploaded_shards
 
 shard_writer.SMALL = 10  # bytes
 ray.init(logging_level="ERROR", log_to_driver=False)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from multicse.trainers.engine import record
 from multicse.trainers.engine.tracking import Tracker, open_run
 from tests.cluster.servers import MLflowServer
 from tests.conftest import ROOT
@@ -53,6 +54,7 @@ def test_every_step_is_recorded_once_after_all_failures(tmp_path: Path, caplog: 
         assert not run.drain(path, timeout=2)
         run.finish()
         (path.parent / "summary.json").write_text("the result")
+        record.update(path.parent, {"ended": time.time()})
         assert f"python pipelines/track.py sync {path}" in caplog.text
 
         server.start()

@@ -33,6 +33,7 @@ from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer
+from multicse.trainers.engine.store import Store
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe
 from tests.worlds import EXAMPLES
@@ -96,7 +97,7 @@ def steps(recipe: Recipe, count: int) -> Steps:
     with in_double():
         recipe = api.write_inputs(recipe)
         prepare_encoder(recipe)
-        engine = Engine(recipe, Host(checkpoint.Store(recipe.run.output_dir)), None)
+        engine = Engine(recipe, Host(Store(recipe.run.output_dir)), None)
         with engine.streams as readers:
             for step in range(count):
                 engine.stepper(step, readers, engine.meter)

@@ -30,8 +30,8 @@ import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
 from multicse.pipelines.api import write_inputs
-from multicse.trainers.engine import launch
-from multicse.trainers.engine.checkpoint import CheckpointError
+from multicse.trainers.engine import deliver, launch
+from multicse.trainers.engine.store import CheckpointError
 from tests.golden.double import TWO, Steps, ask, join, smoke
 
 FOLDER = Path(__file__).parent
@@ -144,7 +144,7 @@ def test_a_fault_changes_the_steps_in_float64(offline: Path) -> None:
 def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
     recipe = write_inputs(smoke(paper, output))
-    with threadpool_limits(1), patch.object(launch, "log_figures"):  # figures take longer than training
+    with threadpool_limits(1), patch.object(deliver, "draw_figures"):  # figures take longer than training
         launch.run_recipe(recipe)
 
 

@@ -30,7 +30,7 @@ def deterministic() -> Iterator[None]:
 
 def trained(recipe: Recipe, device: torch.device) -> Engine:
     made = engine(recipe, device)
-    made.run()
+    made.train()
     made.host.store.settle()
     return made
 
@@ -61,12 +61,12 @@ def test_a_resumed_run_is_equal(
     stopped = engine(half, device)
     stopped.host.stopping = lambda: stopped.step == 2  # type: ignore[method-assign]
     with pytest.raises(Exception, match="stopped after step 2"):
-        stopped.run()
+        stopped.train()
     stopped.host.store.settle()
     assert not equal(weights_of(stopped.method), weights_of(whole.method))
     resumed = engine(half, device)
     assert not equal(weights_of(resumed.method), weights_of(stopped.method))
-    resumed.run()
+    resumed.train()
     assert resumed.step == 4 and equal(weights_of(resumed.method), weights_of(whole.method))
     assert equal(moments(resumed), moments(whole))
     for update, optimizer in whole.stepper.optimizers.items():

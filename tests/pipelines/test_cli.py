@@ -17,8 +17,8 @@ from multicse.data.errors import cli_errors
 from multicse.pipelines import api, clap, cyclip, pretrain, registry, run, simcse, visualcse
 from multicse.pipelines.api import write_inputs
 from multicse.pipelines.cli import main, parse, report
-from multicse.trainers.engine.launch import LostWorker
 from multicse.trainers.engine.step import NonFiniteLoss
+from multicse.trainers.engine.workers import LostWorker
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.conftest import ROOT
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from multicse.pipelines import export as verb
+from multicse.trainers.engine import record
 from multicse.trainers.engine.export import ExportError
 from multicse.trainers.recipe import Recipe
 from tests.hub_stand_in import serving
@@ -67,10 +67,10 @@ def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_pat
         "after": {"lee": {"spearman": 15.5}},
         "best_step": 3,
     }
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    record.update(tmp_path, {"summary": summary})
     text = (verb.export(verb.Arguments(checkpoint, tmp_path / "b")) / "README.md").read_text()
     assert "| lee | spearman | 10.00 | 15.50 | +5.50 |" in text
-    (tmp_path / "summary.json").write_text(json.dumps({**summary, "identity": "of another run"}))
+    record.update(tmp_path, {"summary": {**summary, "identity": "of another run"}})
     assert "15.50" not in (verb.export(verb.Arguments(checkpoint, tmp_path / "c")) / "README.md").read_text()
 
 

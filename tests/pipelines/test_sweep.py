@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from multicse.pipelines import registry
 from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.launch import run_recipe
-from multicse.trainers.engine.output import experiment_of
+from multicse.trainers.engine.run import experiment_of
 from multicse.trainers.engine.tracking import RunHandle, open_run
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
@@ -219,9 +218,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     assert any(not tensor.equal(second[name]) for name, tensor in first.items() if tensor.is_floating_point())
     scores = held_out(search.plan, both)
     assert mean_scores(scores)["lee"]["spearman"].n == 2
-    output = tmp_path / "best"
-    parent = replace(search.parent, journal=output / "journal.jsonl")
-    result = deliver_best(search.plan, both, scores[0], parent, output, "multicse-best")
+    result = deliver_best(search.plan, both, scores[0], tmp_path / "best", "multicse-best")
     assert result["steps"] == 6 and result["best_step"] == read_state(folders[1])["selection"]["best_step"] <= 6
 
 

@@ -92,7 +92,7 @@ def observed(recipe: Recipe) -> str:
     """Everything that training shows but times: metrics of all steps, checkpoints, scores, and a hash of the weights."""
     host, memory = _Host(), Memory()
     engine = Engine(recipe, host, memory)  # type: ignore[arg-type]
-    result = engine.run()
+    result = engine.train()
     metrics = {
         step: {name: value for name, value in values.items() if not name.startswith("time/") and "wait" not in name}
         for step, values in memory.values.items()

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, get_origin
 import pytest
 
 from multicse.pipelines.registry import NAMES, load
-from multicse.trainers.engine import launch
+from multicse.trainers.engine import launch, workers
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
@@ -139,7 +139,7 @@ SHOWN: dict[str, dict[str, str]] = {
         "RunConfig.output_dir": "two_runs_do_not_share_a_folder",
         "RunConfig.resume": "the_same_command_resumes_a_run",
         "RunConfig.overwrite": "starting_over_ends_the_dead_run",
-        "RunConfig.storage": "a_storage_is_sufficient_to_go_on",
+        "RunConfig.storage": "a_storage_of_another_run_is_refused",
     },
     "trainers/engine/test_precision.py": {
         "RunConfig.tf32": "tf32_reaches_torch",
@@ -318,13 +318,13 @@ def test_resources_of_a_run_reach_ray(world: dict[str, Recipe], monkeypatch: pyt
 
     monkeypatch.setattr("ray.train.torch.TorchTrainer", Trainer)
     monkeypatch.setattr("ray.put", lambda value: value)
-    monkeypatch.setattr(launch, "Board", lambda: SimpleNamespace(clear=lambda: None))
+    monkeypatch.setattr(workers, "Board", lambda: SimpleNamespace(clear=lambda: None))
     run = {"num_workers": 2, "cpus_per_worker": 3.0, "gpus_per_worker": 0.5, "max_failures": 4}
     recipe = world["simcse"].changed({f"run.{name}": value for name, value in run.items()})
     handle: Any = SimpleNamespace(uri="", run_id="")
     store: Any = SimpleNamespace(place="", run="")
     stop: Any = SimpleNamespace(main=False)
-    launch._in_workers(recipe, handle, Path(recipe.run.output_dir), store, (), stop)
+    workers.in_workers(recipe, store, handle, stop)
     scaling = given["scaling_config"]
     assert (scaling.num_workers, scaling.use_gpu, scaling.resources_per_worker) == (2, True, {"CPU": 3, "GPU": 0.5})
     assert given["run_config"].failure_config.max_failures == 4

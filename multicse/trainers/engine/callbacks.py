@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import torch
 
-from multicse.trainers.engine.checkpoint import CheckpointError
 from multicse.trainers.engine.checks import Callback, find_callback
 from multicse.trainers.engine.guests import guest
+from multicse.trainers.engine.store import CheckpointError
 
 
 class Callbacks(dict[str, Callback]):

@@ -22,10 +22,10 @@ from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
 from multicse.plugins import own_module
-from multicse.trainers.engine.checkpoint import refuse_unwritable_storage
 from multicse.trainers.engine.cluster import PATIENCE, size_of, sizes_elsewhere
 from multicse.trainers.engine.inputs import places
 from multicse.trainers.engine.mlflow_server import resolve_uri
+from multicse.trainers.engine.store import refuse_unwritable_storage
 from multicse.trainers.jobs import in_copy, left_out, refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError, SGDConfig
 

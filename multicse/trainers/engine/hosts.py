@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from multicse.trainers.engine.checkpoint import Store, WriteFiles, remove, step_of
 from multicse.trainers.engine.cluster import to_foreground
 from multicse.trainers.engine.progress import Board
+from multicse.trainers.engine.store import Store, WriteFiles, remove, step_of
 
 
 class Stopped(Exception):

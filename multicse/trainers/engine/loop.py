@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from multicse.data.stream import Reader
 from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
@@ -28,6 +27,7 @@ from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import PRECISIONS, Meter, Stepper, set_matmul_precision
 from multicse.trainers.engine.stop import Watchdog
+from multicse.trainers.engine.store import CheckpointError, rescue
 from multicse.trainers.engine.streams import Streams
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
@@ -101,8 +101,8 @@ class Engine:
         """Method with the weights that are evaluated and exported: the current ones or their moving average."""
         return self.method if self.average is None else cast(Method, self.average.module)
 
-    def run(self) -> dict[str, Any]:
-        """Train to the end.
+    def train(self) -> dict[str, Any]:
+        """Train from the latest checkpoint to the last step, which early stopping may bring forward.
 
         Returns:
             Scores before and after training, best step, times, skipped samples.
@@ -116,11 +116,50 @@ class Engine:
                 self._load(folder)
                 if self.log:
                     self.log.resume(folder)
+        run, meter = self.recipe.run, self.meter
         with (
             self.streams as readers,  # until here only: a sweep uses the process for further trials
-            Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog,
+            Watchdog(readers, self.host.rank, run.step_timeout) as watchdog,
         ):
-            self._loop(readers, watchdog)
+            start = time.perf_counter() - self.seconds
+            if not meter.steps:
+                meter.restart()
+            untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
+            while not self.done:
+                with watchdog.step(self.step):
+                    self.method.progress = self.step / self.steps
+                    with guest(f"method {self.recipe.method.name!r}", self.method):
+                        self.stepper(self.step, readers, meter)
+                        self.step += 1
+                        self.method.after_step(self.step)
+                    if self.average is not None:
+                        self.average.update_parameters(self.method)
+                    self.seconds = time.perf_counter() - start
+                    last = self.step == self.steps
+                    if self.step % run.logging_steps == 0 or last:
+                        self._report()
+                    self.done, stopping = last, self.host.stopping()
+                if untrained is not None:
+                    before = time.perf_counter()
+                    self._evaluate_untrained(untrained)
+                    untrained, took = None, time.perf_counter() - before
+                    start, meter.start = start + took, meter.start + took
+                evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
+                if evaluated:
+                    before = time.perf_counter()
+                    self._evaluate()
+                    took = time.perf_counter() - before
+                    self.evaluation_seconds, meter.start = self.evaluation_seconds + took, meter.start + took
+                    self.done = self.done or self.selection.exhausted
+                    if self.done and meter.steps:  # stopped early
+                        self._report()
+                every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
+                due = evaluated if every is None else self.step % every == 0
+                if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
+                    self._save(last=self.done or stopping)
+                if stopping:
+                    raise Stopped(f"stopped after step {self.step} of {self.steps}")
+            self.seconds = time.perf_counter() - start  # including the last evaluation and checkpoint
         return self._finish()
 
     def _evaluate_untrained(self, weights: dict[str, Tensor]) -> None:
@@ -143,47 +182,6 @@ class Engine:
             self.selection.forget()
         checkpoint.set_weights(self.chosen, trained)
         self.step = step
-
-    def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
-        run, meter, start = self.recipe.run, self.meter, time.perf_counter() - self.seconds
-        if not meter.steps:
-            meter.restart()
-        untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
-        while not self.done:
-            with watchdog.step(self.step):
-                self.method.progress = self.step / self.steps
-                with guest(f"method {self.recipe.method.name!r}", self.method):
-                    self.stepper(self.step, readers, meter)
-                    self.step += 1
-                    self.method.after_step(self.step)
-                if self.average is not None:
-                    self.average.update_parameters(self.method)
-                self.seconds = time.perf_counter() - start
-                last = self.step == self.steps
-                if self.step % run.logging_steps == 0 or last:
-                    self._report()
-                self.done, stopping = last, self.host.stopping()
-            if untrained is not None:
-                before = time.perf_counter()
-                self._evaluate_untrained(untrained)
-                untrained, took = None, time.perf_counter() - before
-                start, meter.start = start + took, meter.start + took
-            evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
-            if evaluated:
-                before = time.perf_counter()
-                self._evaluate()
-                took = time.perf_counter() - before
-                self.evaluation_seconds, meter.start = self.evaluation_seconds + took, meter.start + took
-                self.done = self.done or self.selection.exhausted
-                if self.done and meter.steps:  # stopped early
-                    self._report()
-            every, permanent, stopping = run.save_steps, run.keep_every, stopping and not self.done
-            due = evaluated if every is None else self.step % every == 0
-            if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
-                self._save(last=self.done or stopping)
-            if stopping:
-                raise Stopped(f"stopped after step {self.step} of {self.steps}")
-        self.seconds = time.perf_counter() - start  # including the last evaluation and checkpoint
 
     def _evaluate(self) -> None:
         """Score the development tasks and keep the best weights."""
@@ -280,18 +278,18 @@ class Engine:
 
         try:
             self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
-        except checkpoint.CheckpointError:
+        except CheckpointError:
             if not (self.done and self.host.rescues):
                 raise
             output = Path(self.recipe.run.output_dir)
-            self.rescued = checkpoint.rescue(self.step, write_files, output, self.host.store.run)
+            self.rescued = rescue(self.step, write_files, output, self.host.store.run)
 
     def _load(self, folder: Path) -> None:
         checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
         best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
         before = state["inputs"]
         if text := difference(before, self.inputs, f"the run of the checkpoint {folder}", start_over("--run.resume never")):
-            raise checkpoint.CheckpointError(text)
+            raise CheckpointError(text)
         self.inputs |= before
         for name, part in self.parts.items():
             part.load_state_dict(state[name])

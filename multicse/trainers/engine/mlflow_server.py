@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from multicse.data.shards import size_and_sha256
+from multicse.trainers.engine import record
 from multicse.trainers.jobs import kept, refuse_unwritable
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
@@ -195,11 +196,11 @@ def upload_run(folder: Path, uri: str, run_id: str) -> None:
                 client.log_artifacts(run_id, str(part), part.name)
             elif part.exists():
                 client.log_artifact(run_id, str(part))
-        export, recipe = place / "export", place / "recipe.json"
-        if (export / "README.md").exists() and recipe.exists():
+        export, recipe = place / "export", record.read(place).get("recipe")
+        if (export / "README.md").exists() and recipe:
             numbers = (export / "README.md").read_text().partition("## Numbers\n")[2].partition("\n## ")[0].strip()
             client.set_tag(run_id, "mlflow.note.content", numbers[:LONGEST_NOTE])
-            if name := json.loads(recipe.read_text())["run"]["register_as"]:
+            if name := recipe["run"]["register_as"]:
                 register(uri, run_id, export, name, alias, numbers[:LONGEST_NOTE])
 
 

@@ -1,4 +1,17 @@
-"""Record of a run, ``run.json`` in its folder: which run it is, and the files that it wrote and may therefore replace."""
+"""Record of a run, ``run.json`` in its folder, from which everything else is decided; names of files, and locks.
+
+| field | |
+|---|---|
+| ``run``, ``former`` | ID of the run, which its checkpoints, store and MLflow run have too, and IDs of earlier runs |
+| ``recipe``, ``inputs`` | recipe, and digests of everything that it reads (`inputs`) |
+| ``state`` | training, trained (``result`` and ``checkpoint`` are known) or delivered (``summary`` is known) |
+| ``storage``, ``store`` | place of the checkpoints without passwords (empty: this folder), and folder in ``run.storage`` |
+| ``run_id``, ``uri``, ``ended`` | MLflow run and its server, and the end of the run in seconds since 1970 |
+| ``uploaded``, ``registered`` | names under which the model was uploaded to the Hub and registered in MLflow |
+| ``files`` | files that the run wrote and may therefore replace |
+
+The record of a sweep has its name in ``sweep``.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +19,15 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterable
+import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+from filelock import FileLock, Timeout
+
+from multicse.trainers.recipe import RecipeError
 
 log = logging.getLogger(__name__)
 
@@ -17,6 +35,16 @@ NOTE = "run.json"
 """File name of the record."""
 FILES = "files"
 """Field of the record with the files that the run wrote, relative to its folder. Checkpoints have manifests instead."""
+
+RUN, FORMER, INPUTS, SWEEP = "run", "former", "inputs", "sweep"
+RECIPE, SUMMARY, JOURNAL, SKIPPED = "recipe.json", "summary.json", "journal.jsonl", "skipped.json"
+"""Files besides the record: recipe and result for users, metrics, skipped samples."""
+CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
+"""Folders in a run's folder: checkpoints, exported model, state of Ray Train during training."""
+DRIVER, WRITER = ".lock", ".writer.lock"
+"""Locks in a run's folder: of the driver, and of the worker that writes there."""
+OUTLIVES = 60.0
+"""Seconds that this worker may outlive a dead driver."""
 
 
 def new_id() -> str:
@@ -72,3 +100,30 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
     fresh = file.with_name(f".{file.name}.new")
     fresh.write_text(json.dumps(content, indent=2), encoding="utf-8")
     os.replace(fresh, file)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, setting: str = "run.output_dir", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+    """Lock a folder for this process, and create it if it does not exist. The lock ends with the process.
+
+    Args:
+        folder: Folder in which only one process may work at a time.
+        setting: Setting to name in the error.
+        name: File name of the lock.
+        wait: Seconds to wait for another process to end.
+
+    Raises:
+        RecipeError: If another process, which the error names, holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    try:
+        lock = FileLock(file).acquire(timeout=wait)
+    except Timeout:
+        holder = file.read_text() or "another process"
+        raise RecipeError(
+            f"{setting}={str(folder)!r} is in use by {holder}; wait for it, end it, or set another folder"
+        ) from None
+    with lock:
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield

@@ -226,10 +226,10 @@ def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
         uri: As for `drain`, also the return value and error.
         timeout: Seconds to keep trying.
     """
-    summary = journal.parent / "summary.json"
-    if not summary.exists() or journal.name != "journal.jsonl":
+    ended = record.read(journal.parent).get("ended")
+    if ended is None or journal.name != record.JOURNAL:
         return drain(journal, uri, timeout=timeout)
-    return drain(journal, uri, timeout=timeout, status="FINISHED", ended=summary.stat().st_mtime)
+    return drain(journal, uri, timeout=timeout, status="FINISHED", ended=ended)
 
 
 def open_run(
@@ -345,13 +345,9 @@ class RunHandle:
         (client.log_artifacts if Path(path).is_dir() else client.log_artifact)(self.run_id, str(path))
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """Save a matplotlib figure as ``figures/NAME.png`` and ``.svg`` in the run's folder; `finish` uploads it."""
-        from multicse.evaluation.figures.basic import save
-
+        """Save a matplotlib figure in the run's folder, see `save_figure`; `finish` uploads it."""
         assert self.journal is not None  # a run has a folder
-        folder, name = self.journal.parent, re.sub(r"[^\w\-.]", "_", name)
-        record.take(folder, [f"figures/{name}.svg", f"figures/{name}.png"])
-        save(figure, folder / "figures", name)
+        save_figure(self.journal.parent, name, figure)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Send metrics of the run as a whole immediately. Errors of MLflow are passed on."""
@@ -361,10 +357,14 @@ class RunHandle:
         values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
         connect(self.uri).log_batch(self.run_id, metrics=values)
 
-    def finish(self, status: str = "FINISHED") -> bool:
+    def finish(self, status: str = "FINISHED", ended: float | None = None) -> bool:
         """End the run as FINISHED, with the artifacts of its folder, as FAILED or as KILLED.
 
         Errors are logged only; `sync` can send the rest later.
+
+        Args:
+            status: How the run has ended.
+            ended: Its end in seconds since 1970. If None, now.
 
         Returns:
             True if the server has everything.
@@ -376,10 +376,19 @@ class RunHandle:
                 book = Journal(self.journal, self.run_id, self.uri)
                 book.write()
                 book.close()
-            return drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status)
+            return drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status, ended)
         try:
             connect(self.uri).set_terminated(self.run_id, status)
             return True
         except Exception as error:
             log.error("Run %s could not be marked as %s at %s: %s", self.run_id, status, self.uri, brief(error))
             return False
+
+
+def save_figure(folder: Path, name: str, figure: Any) -> None:
+    """Save a matplotlib figure as ``figures/NAME.png`` and ``.svg`` in the folder of a run or sweep."""
+    from multicse.evaluation.figures.basic import save
+
+    name = re.sub(r"[^\w\-.]", "_", name)
+    record.take(folder, [f"figures/{name}.svg", f"figures/{name}.png"])
+    save(figure, folder / "figures", name)

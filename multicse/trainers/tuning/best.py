@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,13 @@ import torch
 from multicse.evaluation import statistics, tables
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
-from multicse.trainers.engine import record
-from multicse.trainers.engine.checkpoint import (
-    MANIFEST,
-    build_method,
-    load_method,
-    module_encoder,
-    read_state,
-)
-from multicse.trainers.engine.launch import deliver
-from multicse.trainers.engine.output import JOURNAL
+from multicse.trainers.engine.checkpoint import build_method, load_method, module_encoder, read_state
+from multicse.trainers.engine.run import Run
 from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.text_fit import whitened
-from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.tuning.trial import Plan
+from multicse.trainers.tuning.trial import Plan, steps_of
 from multicse.trainers.tuning.trials import Trial
 
 Scores = dict[str, dict[str, float]]
@@ -72,49 +62,42 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
     }
 
 
-def deliver_best(
-    plan: Plan, trial: Trial, after: Mapping[str, Any], parent: RunHandle, output: Path, model: str
-) -> dict[str, Any]:
-    """Write export, card and figures of the best trial, from its first seed, and return the result of `deliver`.
+def deliver_best(plan: Plan, trial: Trial, after: Scores, output: Path, model: str) -> dict[str, Any]:
+    """Write export, card and figures of the best trial, from its first seed, and return the summary of this run.
 
     Args:
         plan: Plan of the sweep.
         trial: The best trial.
         after: Its held-out scores, see `held_out`.
-        parent: The sweep's MLflow run.
         output: Folder of the model.
-        model: Name under which `RunHandle.finish` registers it.
+        model: Name under which the sweep's MLflow run registers it.
     """
-    seed, folder = next(iter(checkpoints(plan, trial).items()))
-    output.mkdir(parents=True, exist_ok=True)
-    for name in record.read(output).get(record.FILES, ()):  # from a former best trial; other files of the user are kept
-        if name.startswith("checkpoint/"):
-            (output / name).unlink(missing_ok=True)
-    # The manifest contains the checksum of recipe.json, which is replaced below.
-    names = [f"checkpoint/{file.name}" for file in folder.iterdir() if file.name != MANIFEST]
-    record.take(output, ["recipe.json", *names])
-    shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
-    vectors = plan.run_folder(trial.trial_id, seed) / "vectors"
-    if vectors.exists():  # word vectors that the trial trained
-        shutil.copytree(vectors, output / "vectors", dirs_exist_ok=True)
+    seed, checkpoint = next(iter(checkpoints(plan, trial).items()))
     recipe = plan.recipe(trial.changes).changed({"run.seed": seed, "run.output_dir": str(output), "run.register_as": model})
-    for place in (output, output / "checkpoint"):
-        (place / "recipe.json").write_text(recipe.to_json())
-    if (folder / JOURNAL).exists():
-        shutil.copy(folder / JOURNAL, output)
-    tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
-    steps = trial.steps // len(plan.seeds)
-    samples = steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
-    state = read_state(folder)
+    run = Run(recipe).adopt(result_of(recipe, checkpoint, after), checkpoint)
+    run.deliver()
+    return run.summary
+
+
+def result_of(recipe: Recipe, checkpoint: Path, after: Scores) -> dict[str, Any]:
+    """Return what training would have given if the trial, which may have been stopped early, had final tasks.
+
+    Args:
+        recipe: Recipe of the trial with the final tasks.
+        checkpoint: Its last checkpoint.
+        after: Scores of the final tasks.
+    """
+    tasks, start = _encoded(recipe, build_method(recipe, checkpoint))
+    samples = steps_of(recipe) * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
+    state = read_state(checkpoint)
     step = state["progress"]["step"]
-    outcome = {
+    best_step, score = Selection.read(recipe.evaluation, state).kept(step)
+    return {
         "before": evaluate(tasks, start),
         "baseline": whitened(recipe, tasks, start, samples),
         "after": after,
         "steps": step,
-        "best_step": Selection.read(recipe.evaluation, state).kept(step)[0],
-        "best_score": trial.best,
+        "best_step": best_step,
+        "best_score": score,
         "skipped": {},
-        "skips": {},
     }
-    return deliver(recipe, parent, outcome, output / "checkpoint", output)

@@ -10,13 +10,13 @@ from ray.tune.search.sample import Categorical
 
 from multicse.trainers.engine import record
 from multicse.trainers.engine.inputs import difference, inputs
-from multicse.trainers.engine.output import INPUTS, SWEEP
+from multicse.trainers.engine.record import INPUTS, RUN, SWEEP
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.domains import shown
 from multicse.trainers.tuning.sweep import Sweep, records_of
 
-RUN, OUTPUT, SETTINGS = "run", "output", "settings"
-"""Fields of the record besides name and inputs: ID, folder and settings of the sweep."""
+OUTPUT, SETTINGS = "output", "settings"
+"""Fields of the record besides name, inputs and ID: folder and settings of the sweep."""
 WRITTEN = (
     "best",
     "best.json",
@@ -42,7 +42,7 @@ def refuse_other(made: Sweep, folder: Path) -> None:
     if note and SWEEP not in note:
         raise RecipeError(f"--output={str(folder)!r} is the folder of a run; give another folder")
     if note and note["identity"] != made.identity():
-        state = "a finished" if "summary.json" in found else "an unfinished"
+        state = "a finished" if "summary" in note else "an unfinished"
         different = _differences(made, note[SETTINGS])
         raise RecipeError(f"{folder} contains {state} sweep with other settings: {different}. Give another --output")
     there = _in_storage(made, folder)

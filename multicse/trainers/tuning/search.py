@@ -21,7 +21,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search import SearchAlgorithm
 
-from multicse.trainers.engine.output import JOURNAL
+from multicse.trainers.engine.record import JOURNAL
 from multicse.trainers.engine.tracking import RunHandle, drain, find_runs, rename
 from multicse.trainers.tuning.domains import draw
 from multicse.trainers.tuning.space import stored
@@ -211,7 +211,7 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
     """
     plan, parent = search.plan, search.parent
     known = {one.trial_id: one for one in search.trials.values()}
-    wanted = {"sweep.id": plan.run} | ({"sweep.trial": trial_id} if trial_id else {})
+    wanted = {"sweep.id": plan.run_id} | ({"sweep.trial": trial_id} if trial_id else {})
     try:
         for run in find_runs(parent.uri, plan.experiment, wanted):
             if "sweep.trial" not in run.tags:  # the sweep's own

@@ -16,10 +16,11 @@ from multicse import plugins
 from multicse.data.errors import redacted
 from multicse.trainers.engine import record
 from multicse.trainers.engine.checks import check_recipe, check_streams
-from multicse.trainers.engine.launch import resolve, with_uploaded_shards
+from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import source_tags
-from multicse.trainers.engine.output import experiment_of
+from multicse.trainers.engine.run import experiment_of
 from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.engine.workers import with_uploaded_shards
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import space as spaces
 from multicse.trainers.tuning.domains import described
@@ -173,7 +174,7 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         experiment=experiment_of(sweep.recipe),
         parent=parent.run_id,
         seeds=sweep.seeds,
-        run=str(record.read(folder).get("run", "")),
+        run_id=str(record.read(folder).get("run", "")),
         source=source_tags(),
         methods=plugins.loaded(),
     )

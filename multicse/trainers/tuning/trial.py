@@ -6,10 +6,8 @@ trials after the same steps of the same seeds.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,16 +17,13 @@ from ray import tune
 from ray.tune.integration.ray_train import TuneReportCallback
 
 from multicse import plugins
-from multicse.trainers.engine.checkpoint import Store, WriteFiles, read_state
-from multicse.trainers.engine.checks import check_recipe, describe_shards_of
+from multicse.trainers.engine.checkpoint import read_state
+from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.cluster import quiet, to_foreground
 from multicse.trainers.engine.hosts import Host
-from multicse.trainers.engine.launch import train
-from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.output import JOURNAL, OUTLIVES, WRITER, locked, store_of
+from multicse.trainers.engine.run import Part, Run, store_of
 from multicse.trainers.engine.selection import Selection
-from multicse.trainers.engine.text_fit import prepare_encoder
-from multicse.trainers.engine.tracking import RunHandle, Tracker, find_runs, open_run
+from multicse.trainers.engine.store import Store, WriteFiles
 from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -61,7 +56,7 @@ class Plan:
     """MLflow run of the sweep."""
     seeds: tuple[int, ...]
     """Seeds of every trial, at least one."""
-    run: str = ""
+    run_id: str = ""
     """ID of the sweep, by which MLflow runs of its trials are found."""
     source: Mapping[str, str] = field(default_factory=dict)
     """Result of `source_tags` on the driver; a trial's process runs a script of Ray."""
@@ -81,7 +76,24 @@ class Plan:
     def store(self, recipe: Recipe, trial_id: str, seed: int) -> Store:
         """Return the checkpoints of one seed of a trial, in its output folder or in ``run.storage`` of its recipe."""
         placed = recipe.replace("run.output_dir", str(self.run_folder(trial_id, seed)))
-        return store_of(placed, f"{self.sweep}/{trial_id}-seed-{seed}")
+        return store_of(placed, self.store_name(trial_id, seed))
+
+    def store_name(self, trial_id: str, seed: int) -> str:
+        """Return the folder of these checkpoints in ``run.storage``."""
+        return f"{self.sweep}/{trial_id}-seed-{seed}"
+
+    def run(self, changes: Changes, trial_id: str, seed: int) -> Run:
+        """Return the run of one seed of a trial. Its MLflow run is nested in the sweep's."""
+        find = {"sweep.id": self.run_id, "sweep.trial": trial_id, "sweep.seed": str(seed)}
+        tags = {"mlflow.parentRunId": self.parent} | {f"changed.{path}": str(value) for path, value in changes.items()}
+        part = Part(
+            store=self.store_name(trial_id, seed),
+            name=f"trial {trial_id}",
+            find=find,
+            tags={**tags, **self.source},
+            patience=PATIENCE,
+        )
+        return Run(placed(self.recipe(changes), self, trial_id, seed), part)
 
 
 def in_process(recipe: Recipe) -> bool:
@@ -111,31 +123,15 @@ def trial(changes: Changes, plan: Plan) -> dict[str, Any]:
     check_recipe(recipe)
     budget = Budget(len(plan.seeds), steps_of(recipe), judged=bool(changes))
     for seed in plan.seeds:
-        seeded, output = placed(recipe, plan, trial_id, seed), plan.run_folder(trial_id, seed)
-        output.mkdir(parents=True, exist_ok=True)
-        store = plan.store(recipe, trial_id, seed)
-        if (known := store.newest()) is not None:
-            tune.report(budget.report(metrics_of(known, seeded)))
-        prepare_encoder(seeded)
-        handle = _open(plan, seeded, trial_id, changes)
-        if in_process(seeded):
-            with (
-                locked(output, name=WRITER, wait=OUTLIVES),  # the trial of a dead driver may still be running
-                Tracker(output / JOURNAL, handle.uri, handle.run_id) as tracker,
-            ):
-                engine = Engine(seeded, TrialHost(store, budget, seeded), tracker)
-                engine.run()
-            kept = engine.selection.kept_score
-        else:
-            _, checkpoint = train(seeded, handle, output, store, [forward(budget)])
-            metrics = metrics_of(checkpoint, seeded)
-            budget.report(metrics)  # reports of the workers did not pass through this process
-            kept = metrics["best"]
-        budget.done.append(kept)
-        handle.drain(output / JOURNAL)
-        # `track.py sync` recognises an ended run by this file.
-        (output / "summary.json").write_text(json.dumps({"mlflow_run_id": handle.run_id}))
-        handle.finish()
+        run = plan.run(changes, trial_id, seed)
+        if (known := run.store.newest()) is not None:
+            tune.report(budget.report(metrics_of(known, run.recipe)))
+        with run:
+            host = TrialHost(run.store, budget, run.recipe) if in_process(run.recipe) else None
+            run.train(host=host, callbacks=[forward(budget)])
+        metrics = metrics_of(run.checkpoint(), run.recipe)
+        budget.report(metrics)  # reports of workers did not pass through this process
+        budget.done.append(metrics["best"])
     return {**budget.last, PERCENT: 0.0, "finished": 1}
 
 
@@ -160,29 +156,6 @@ def metrics_of(checkpoint: Path, recipe: Recipe) -> dict[str, float]:
     state = read_state(checkpoint)
     selection = Selection.read(recipe.evaluation, state)
     return {"step": state["progress"]["step"], "score": selection.last_score, "best": selection.kept_score}
-
-
-def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHandle:
-    """Open the MLflow run of a trial's seed, nested in the sweep's run; after a restart, the same run if it still exists.
-
-    It waits up to `PATIENCE` for a server that does not respond, so that an outage does not use up the trials.
-    """
-    uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output_dir) / JOURNAL
-    own = {"sweep.id": plan.run, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
-    tags = {"mlflow.parentRunId": plan.parent} | {f"changed.{path}": str(value) for path, value in changes.items()}
-    data, end, pause = describe_shards_of(recipe), time.monotonic() + PATIENCE, 1.0
-    while True:
-        try:
-            runs = find_runs(uri, plan.experiment, own)  # a deleted run is not found
-            everything = {**own, "identity": recipe.identity(), **tags, **plan.source}
-            name, found = f"trial {trial_id}", runs[0].run_id if runs else None
-            return open_run(uri, plan.experiment, name, recipe.flat(), everything, found, journal, data)
-        except Exception as error:
-            if time.monotonic() > end:
-                raise
-            log.warning("tracking server %s does not respond (%s); trial %s waits for it", uri, error, trial_id)
-            time.sleep(pause)
-            pause = min(30.0, 2 * pause)
 
 
 def percent_of(step: int, steps: int, judged: bool) -> float:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from multicse.trainers.engine import checkpoint
-from multicse.trainers.engine.checkpoint import CheckpointError, Store
 from multicse.trainers.engine.hosts import Host, Stopped
 from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.store import CheckpointError, Store
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes, text_only
 from tests.trainers.engine.test_engine import Memory
@@ -31,7 +31,7 @@ def losses(rank: int, folder: str, recipe: str, world: int, stop: int) -> None:
     with patch.object(checkpoint, "build_method", lambda recipe: built(recipe).double()):
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
     try:
-        engine.run()
+        engine.train()
     except Stopped:
         assert engine.step == stop < STEPS
     if not rank:

@@ -45,7 +45,7 @@ def test_the_untrained_encoder_is_whitened_on_the_training_text(recipe: Recipe, 
     assert result["baseline"].keys() == {"lee"} and result["baseline"] != result["before"]
     few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
     few = few.replace("run.output_dir", str(tmp_path / "few"))
-    assert engine(few, Memory()).run()["baseline"] == {}, "8 sentences for 16 dimensions"
+    assert engine(few, Memory()).train()["baseline"] == {}, "8 sentences for 16 dimensions"
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch
     memory = Memory()
     monkeypatch.setattr(memory, "progress", lines.append)
     watched = recipe.replace("evaluation.select", None).replace("evaluation.watch", ("lee-dev",))
-    summary = engine(watched, memory).run()
+    summary = engine(watched, memory).train()
     scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}
     assert [line.get("eval/lee-dev/spearman") for line in lines] == [None] + [scores[0]] * 2 + [scores[3]] * 3
     assert f"  lee-dev {scores[3]:.2f}  " in render(lines[-1])
@@ -164,7 +164,7 @@ def test_a_loss_that_is_not_finite_changes_no_weights(recipe: Recipe, what: str)
     with pytest.raises(
         NonFiniteLoss, match=f"step 2, update 'image': {what}.*stream 'image': .*train-000000.*optim.image.lr"
     ):
-        made.run()
+        made.train()
     for name, tensor in made.method.state_dict().items():
         assert torch.equal(tensor, before[name]), name
 

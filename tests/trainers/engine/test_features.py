@@ -21,11 +21,13 @@ from multicse.models.adapters import merged
 from multicse.models.config import EncoderConfig
 from multicse.pipelines import cyclip, simcse
 from multicse.pipelines.parts import SMALL_ENCODER
-from multicse.trainers.engine import launch
-from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
+from multicse.trainers.engine import deliver, launch
+from multicse.trainers.engine.checkpoint import build_method, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.export import write_export
+from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import UpdateOptimizer
+from multicse.trainers.engine.store import CheckpointError
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.conftest import ROOT
@@ -68,8 +70,8 @@ def test_a_setting_changes_training_and_resumes_exactly(name: str, short: Recipe
 
 def _worker(rank: int, folder: str) -> None:
     recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
-    launch.Host.rank, launch.Host.world_size = rank, 2
-    launch.log_figures = lambda *_: None
+    Host.rank, Host.world_size = rank, 2
+    deliver.draw_figures = lambda *_: None
     if rank:  # transformers saves models on the first rank only
         launch.check_vectors = lambda recipe: None
     with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
@@ -170,7 +172,7 @@ def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: s
         seen.append({name: p.detach().clone() for name, p in made.method.named_parameters()})
 
     made.method.after_step = record  # type: ignore[method-assign]
-    made.run()
+    made.train()
     want = seen[0]
     for weights in seen[1:]:
         want = {name: 0.75 * want[name] + 0.25 * weights[name] for name in want}
@@ -219,7 +221,7 @@ def test_callbacks_get_steps_and_evaluations(
 ) -> None:
     if workers:
         request.getfixturevalue("local_ray")
-    monkeypatch.setattr(launch, "log_figures", lambda *_: None)
+    monkeypatch.setattr(deliver, "draw_figures", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     told = tmp_path / "told.jsonl"

@@ -20,7 +20,7 @@ from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
 from multicse.trainers.engine.inputs import difference, digest_of, inputs, places, start_over
-from multicse.trainers.engine.output import Output
+from multicse.trainers.engine.run import Run
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.data.packing import write_words
@@ -156,20 +156,16 @@ def test_a_run_refuses_inputs_that_have_changed(
     monkeypatch.syspath_prepend(folder)
     monkeypatch.chdir(tmp_path)
     one = make(text_only(recipe), folder)
-    output = Output(one.recipe)
-    output.folder.mkdir()
-    (output.folder / "recipe.json").write_text(one.recipe.to_json())
-    note = {"identity": one.recipe.identity(), "inputs": inputs(one.recipe)}
-    (output.folder / "run.json").write_text(json.dumps(note))
-    if finished:
-        output.finish({"best_step": 3})
-    result = output.finished()
-    assert (result is not None) == finished
+    result = "delivered" if finished else "training"
+    note = {"recipe": json.loads(one.recipe.to_json()), "inputs": inputs(one.recipe), "state": result}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(note))
 
     def again() -> object:
         """Run the same command in a new process."""
-        fresh = Recipe.from_json(one.recipe.to_json())
-        return Output(fresh).finished()
+        return Run(Recipe.from_json(one.recipe.to_json())).state()
+
+    assert again() == result
 
     for file in folder.rglob("*"):
         os.utime(file, (10**9, 10**9))
@@ -187,8 +183,8 @@ def test_a_run_refuses_inputs_that_have_changed(
     with pytest.raises(RecipeError, match=rf"^{one.name}.* ha(s|ve) changed .*Restore .* another run\.output_dir.*: {way}$"):
         again()
     if not finished:
-        assert Output(one.recipe.replace("run.resume", "never")).finished() is None
-    assert Output(one.recipe.replace("run.overwrite", True)).finished() is None
+        assert Run(one.recipe.replace("run.resume", "never")).state() == result
+    assert Run(one.recipe.replace("run.overwrite", True)).state() == "new"
 
     shutil.copy(tmp_path / "copy" / one.file.relative_to(folder), one.file)
     if one.file.name == "mine.py":

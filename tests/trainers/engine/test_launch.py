@@ -18,8 +18,9 @@ from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import StreamConfig
 from multicse.trainers.engine.cluster import in_background, to_foreground
-from multicse.trainers.engine.launch import LostWorker, _worker_error, run_recipe
+from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.progress import Board
+from multicse.trainers.engine.workers import LostWorker, _worker_error
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 from tests.small import add, journal, text_only, write_text
@@ -147,7 +148,7 @@ def test_export_settings_of_a_run(
     def refuse(*_: object) -> str:
         raise export.HubError("the hub is away")
 
-    monkeypatch.setattr(export, "push", refuse)
+    monkeypatch.setattr("multicse.trainers.engine.run.push", refuse)
     monkeypatch.setattr(export, "check_hub", lambda *_: None)
     settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine"}
     recipe = recipe.changed(settings)

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from multicse.trainers.engine import launch
-from multicse.trainers.engine.checkpoint import CheckpointError, Store
+from multicse.trainers.engine import deliver, record
+from multicse.trainers.engine.export import HubError
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.output import DRIVER, locked
+from multicse.trainers.engine.record import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
+from multicse.trainers.engine.store import CheckpointError, Store
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
@@ -30,7 +31,7 @@ from tests.small import history, text_only
 
 @pytest.fixture(autouse=True)
 def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "log_figures", lambda *_: None)
+    monkeypatch.setattr(deliver, "draw_figures", lambda *_: None)
 
 
 class Died(BaseException):
@@ -128,17 +129,6 @@ def test_the_same_command_resumes_a_run(
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
 
 
-def test_a_run_that_lost_its_disk_before_the_first_checkpoint_is_continued(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote = recipe.replace("run.storage", f"file://{tmp_path}/store").replace("run.logging_steps", 1)
-    dies(monkeypatch, remote, 2)
-    (dead,) = runs(recipe)
-    shutil.rmtree(remote.run.output_dir)
-    assert run_recipe(remote)["mlflow_run_id"] == dead and runs(recipe) == {dead: "FINISHED"}
-    assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
-
-
 def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the folder of the run is lost; the samples' digests are in the checkpoint."""
     remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
@@ -181,15 +171,6 @@ def test_a_frozen_copy_of_another_encoder_is_refused(
     assert run_recipe(remote)["fingerprints"] == whole["fingerprints"]
 
 
-def test_a_run_resumes_if_a_new_version_computes_another_identity(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    dies(monkeypatch, recipe, 5)
-    (dead,) = runs(recipe)
-    file = Path(recipe.run.output_dir) / "run.json"
-    note = json.loads(file.read_text())
-    file.write_text(json.dumps(note | {"identity": "of before"}))
-    assert run_recipe(recipe)["mlflow_run_id"] == dead
-
-
 def test_another_storage_does_not_restart_a_run(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dies(monkeypatch, recipe, 5)
     remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
@@ -210,23 +191,6 @@ def saved(place: Path) -> list[str]:
     return sorted(folder.name[-1] for folder in place.glob("**/step-*"))
 
 
-@pytest.mark.parametrize("storage", ["{}/store", "file://{}/store"])
-def test_a_storage_is_sufficient_to_go_on(
-    short: Recipe, tmp_path: Path, storage: str, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the output folder is lost, and if it is moved, also under another name."""
-    short = short.replace("run.storage", storage.format(tmp_path))
-    dies(monkeypatch, short, 4)
-    shutil.rmtree(short.run.output_dir)
-    dies(monkeypatch, short, 5)
-    assert resumed_at == [3] and saved(tmp_path / "store") == ["2", "3", "4"]
-    moved = short.replace("run.output_dir", str(tmp_path / "elsewhere" / "moved"))
-    (tmp_path / "elsewhere").mkdir()
-    Path(short.run.output_dir).rename(moved.run.output_dir)
-    assert run_recipe(moved)["steps"] == 6 and resumed_at == [3, 4] and saved(tmp_path / "store") == ["2", "4", "5", "6"]
-    assert [*runs(short).values()] == ["FINISHED"]
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path, overwrite: bool) -> None:
     """The last two parts of both outputs are equal; and a copy of an output folder has the ID of its run."""
@@ -239,22 +203,10 @@ def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path, over
     for copied in (False, True):
         if copied:
             shutil.copytree(one.run.output_dir, two.run.output_dir)
-            (tmp_path / "two" / "runs" / "x" / "summary.json").unlink()
+            record.update(tmp_path / "two" / "runs" / "x", {"state": "trained"})
         with pytest.raises(RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"):
             run_recipe(two.replace("run.overwrite", overwrite))
         assert saved(tmp_path / "store") == before
-
-
-@pytest.mark.parametrize("lost", ["run.json", "recipe.json", "checkpoint/owner.json"])
-def test_a_run_goes_on_without_a_file_that_names_it(
-    short: Recipe, tmp_path: Path, lost: str, resumed_at: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies(monkeypatch, short, 4)
-    (dead,) = runs(short)
-    (tmp_path / "run" / lost).unlink()
-    summary = run_recipe(short.replace("run.resume", "must"))
-    assert resumed_at == [3] and summary["mlflow_run_id"] == dead
-    assert saved(tmp_path / "run") == ["2", "4", "5", "6"]
 
 
 @pytest.mark.parametrize("keep_every", [None, 3])
@@ -296,27 +248,13 @@ def test_the_model_is_exported_if_checkpoints_cannot_be_written(
     assert found.name == "step-00000006" and found.is_relative_to(tmp_path / ("run" if storage else "temporary"))
 
 
-def test_a_resumed_run_does_not_continue_the_mlflow_run_of_another_recipe(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = recipe.replace("run.storage", f"file://{tmp_path}/store").replace("run.logging_steps", 1)
-    dies(monkeypatch, first, 5)
-    (dead,) = runs(recipe)
-    shutil.rmtree(first.run.output_dir)
-    dies(monkeypatch, first.replace("optim.text.lr", 2e-3), 2)
-    (other,) = runs(recipe).keys() - {dead}
-    assert run_recipe(first)["mlflow_run_id"] == dead
-    assert runs(recipe) == {dead: "FINISHED", other: "KILLED"}
-    assert [step for step, _ in losses(recipe, dead)] == [*range(1, 7)]
-
-
 def test_an_export_uses_the_paths_of_this_machine(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last checkpoint is from a machine with the encoder in another place, which died before the export."""
     before, after = (tmp_path / place / "parent" / "encoder" for place in ("there", "here"))
     shutil.copytree(recipe.flat()["encoder.path"], before)
     remote = recipe.changed({"run.storage": f"file://{tmp_path}/store", "encoder.path": str(before)})
     with monkeypatch.context() as patch:
-        patch.setattr("multicse.trainers.engine.export.write_export", lambda *_, **__: (_ for _ in ()).throw(Died()))
+        patch.setattr("multicse.trainers.engine.deliver.write_export", lambda *_, **__: (_ for _ in ()).throw(Died()))
         with pytest.raises(Died):
             run_recipe(remote)
     after.parent.mkdir(parents=True)
@@ -332,7 +270,7 @@ def test_the_command_of_a_finished_run_does_what_is_new(
     """Each once: what failed at the end, a lost export, registration, upload, another server, trackers."""
     from mlflow import MlflowClient
 
-    from multicse.trainers.engine import export as exporting
+    from multicse.trainers.engine import run
 
     encoder, text = tmp_path / "encoder", tmp_path / "text"
     for there, here in {recipe.flat()["encoder.path"]: encoder, recipe.streams["text"].shards: text}.items():
@@ -372,13 +310,13 @@ def test_the_command_of_a_finished_run_does_what_is_new(
     def push(folder: Path, name: str, files: list[str]) -> str:
         sent.append((name, set(files)))
         if len(sent) == 1:
-            raise exporting.HubError("rejected")
+            raise HubError("rejected")
         return f"https://hub/{name}"
 
-    monkeypatch.setattr(exporting, "check_hub", lambda *_: None)
-    monkeypatch.setattr(exporting, "push", push)
+    monkeypatch.setattr(run, "check_hub", lambda *_: None)
+    monkeypatch.setattr(run, "push", push)
     (output / "export" / "thesis.txt").write_text("mine")
-    with pytest.raises(exporting.HubError):
+    with pytest.raises(HubError):
         run_recipe(mine.replace("run.push_to_hub", "me/model"))
     assert once("upload to me/model", push_to_hub="me/model")["hub"] == "https://hub/me/model"
     assert [name for name, _ in sent] == ["me/model"] * 2
@@ -408,11 +346,11 @@ def test_starting_over_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mon
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         run_recipe(recipe.replace("run.seed", 7))
     with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
-        patch.setattr("multicse.trainers.engine.output.inputs", lambda _: {"streams.text.shards": "another"})
+        patch.setattr("multicse.trainers.engine.run.inputs", lambda _: {"streams.text.shards": "another"})
         run_recipe(recipe)
-    file = Path(recipe.run.output_dir) / "recipe.json"
+    file = Path(recipe.run.output_dir) / "run.json"
     content = file.read_text()
-    file.write_text("{}")
+    file.write_text('{"run": "of before"}')
     with pytest.raises(RecipeError, match=r"another version.*run\.overwrite"):
         run_recipe(recipe)
     file.write_text(content)
@@ -438,7 +376,7 @@ def test_a_run_waits_for_a_worker_that_is_about_to_end(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from multicse.trainers.engine.output import locked
+from multicse.trainers.engine.record import locked
 with locked(Path({str(tmp_path)!r})):
     print("held", flush=True)
     sys.stdin.read()

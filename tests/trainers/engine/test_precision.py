@@ -13,7 +13,7 @@ import torch
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer, schedule_factor
-from multicse.trainers.engine.output import store_of
+from multicse.trainers.engine.run import store_of
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import OptimConfig, Recipe, SGDConfig
 from tests.small import text_only

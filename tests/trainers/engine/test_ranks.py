@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from multicse.trainers.engine import hosts
-from multicse.trainers.engine.checkpoint import NODE_FOLDER, Store
 from multicse.trainers.engine.hosts import Host, RayHost
 from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.store import NODE_FOLDER, Store
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes, text_only, write_tar
 from tests.trainers.engine.test_engine import Memory
@@ -26,7 +26,7 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
         host = Host(Store(f"{folder}/checkpoint"))
         host.rank, host.world_size = rank, 2
         engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
-        result = engine.run()
+        result = engine.train()
         own = engine.streams.skips["text"]
         found.append({"own": own, "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
     Path(folder, f"{rank}.json").write_text(json.dumps([*found, log.values.get(3)]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import subprocess
 import sys
@@ -13,18 +14,11 @@ import pytest
 from pyarrow import fs
 
 from multicse.data import remote
-from multicse.trainers.engine.checkpoint import (
-    KEPT,
-    CheckpointError,
-    Store,
-    WriteFiles,
-    latest_checkpoint,
-    name_of,
-    read_state,
-    refuse_unwritable_storage,
-)
+from multicse.trainers.engine import record
+from multicse.trainers.engine.checkpoint import latest_checkpoint, read_state
 from multicse.trainers.engine.launch import resolve, run_recipe
-from multicse.trainers.engine.output import Output
+from multicse.trainers.engine.run import Run
+from multicse.trainers.engine.store import KEPT, CheckpointError, Store, WriteFiles, name_of, refuse_unwritable_storage
 from multicse.trainers.recipe import Recipe, RecipeError
 
 
@@ -59,19 +53,6 @@ def test_the_last_checkpoints_and_users_files_are_kept(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
 
 
-def test_permanent_checkpoints_are_not_deleted(tmp_path: Path) -> None:
-    for place in (str(tmp_path / "here"), f"file://{tmp_path}/there"):
-        store = Store(place, tmp_path / "local", keep_every=6)
-        for step in range(2, 17, 2):
-            store.save(step, fill(f"step {step}"), wait=True)
-        assert store.steps() == [16, 14, 12, 6]
-        assert (store.get(6) / "weights").read_text() == "step 6"
-        store = Store(place, tmp_path / "local")  # another attempt, which repeats step 6, since it was damaged
-        for step in (6, 18, 20):
-            store.save(step, fill(f"step {step}"), wait=True)
-        assert store.steps() == [20, 18, 12, 6]
-
-
 def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     for step in (3, 6):
@@ -82,21 +63,6 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytes
     for read in (lambda: store.get(6), lambda: latest_checkpoint(tmp_path / name_of(6))):
         with pytest.raises(CheckpointError, match=name_of(6)):
             read()
-
-
-@pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_checkpoint_is_written_beside_other_files_in_its_folder(tmp_path: Path, form: str) -> None:
-    """A user's file, or the files of a checkpoint whose manifest was lost, which may be a user's too."""
-    folder = tmp_path / "store" / name_of(3)
-    folder.mkdir(parents=True)
-    for name, text in {"thesis.txt": "mine", "weights": "of a user", "manifest.json": ""}.items():
-        (folder / name).write_text(text)
-    store = Store(form.format(tmp_path / "store"), tmp_path / "local", run="this")
-    store.save(3, fill("step 3"), wait=True)
-    newest = store.newest()
-    assert newest is not None and (newest / "weights").read_text() == "step 3"
-    assert (folder / "thesis.txt").read_text() == "mine" and not list(tmp_path.rglob("*.part"))
-    assert [file.read_text() for file in folder.glob("weights.before*")] == ["of a user"]
 
 
 def test_a_full_disk_is_logged_and_earlier_checkpoints_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,7 +82,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from multicse.trainers.engine.checkpoint import BEST, METHOD, write
-from multicse.trainers.engine.checkpoint import Store
+from multicse.trainers.engine.store import Store
 from multicse.trainers.recipe import Recipe
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
@@ -192,14 +158,15 @@ def test_an_unreachable_store_does_not_count_as_empty(
         raise OSError("503")
 
     there = recipe.replace("run.storage", f"file://{tmp_path}/store")
+    note = {"run": "1a2b", "recipe": json.loads(there.to_json()), "state": "training"}
     Path(recipe.run.output_dir).mkdir()
-    (Path(recipe.run.output_dir) / "recipe.json").write_text(there.to_json())
+    record.write_json(tmp_path / "run" / record.NOTE, note)
     other = there.replace("run.seed", 7)
-    assert Output(other).finished() is None
+    assert Run(other).state() == "training"
     monkeypatch.setattr(pyarrow.fs, "FileSelector", away)
     monkeypatch.setattr(remote, "PAUSE", 0.01)
     with pytest.raises(CheckpointError, match=r"cannot be reached \(503\)"):
-        Output(other).finished()
+        Run(other).state()
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

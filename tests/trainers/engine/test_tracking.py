@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multicse.trainers.engine import record
 from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
@@ -259,7 +260,8 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     run = open_run(uri, "finished", "whole", {}, journal=tmp_path / "journal.jsonl")
     encoder("mean").save(str(tmp_path / "export"))
     (tmp_path / "export" / "README.md").write_text(CARD)
-    (tmp_path / "recipe.json").write_text(json.dumps({"run": {"register_as": "whole"}}))
+    (tmp_path / "recipe.json").write_text("{}")
+    record.update(tmp_path, {"recipe": {"run": {"register_as": "whole"}}})
     run.log_figure("alignment/uniformity", Figure())
     assert (tmp_path / "figures" / "alignment_uniformity.png").stat().st_size > 1000
     run.finish("KILLED")
@@ -267,6 +269,7 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     run.log_artifact(tmp_path / "export" / "README.md")
     run.finish()
     (tmp_path / "summary.json").write_text("{}")
+    record.update(tmp_path, {"ended": 1e9})
     assert sync(tmp_path / "journal.jsonl")
     assert Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "finished" in artifacts_of(run).parents
     files = {"recipe.json", "summary.json", "export/README.md", "README.md"}
@@ -304,7 +307,7 @@ def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: 
     with Tracker(tmp_path / "journal.jsonl", uri, first.run_id) as tracker:
         tracker.log(1, {"train/text": 1.0})
     open_run(uri, "retired", "second", {}, journal=tmp_path / "journal.jsonl")
-    (tmp_path / "summary.json").write_text("{}")
+    record.update(tmp_path, {"ended": 1e9})
     (old,) = tmp_path.glob("journal-*.jsonl")
     assert sync(old)
     found = connect(uri).get_run(first.run_id)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.stop import Watchdog
+from multicse.trainers.engine.store import Store
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 from tests.small import in_processes
@@ -50,7 +50,7 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
     pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # only in this process
     host = Host(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
-    assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3
+    assert Engine(Recipe.from_json(recipe), host, None).train()["steps"] == 3
 
 
 def test_a_rank_that_waits_for_another_rank_names_its_step(recipe: Recipe, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_the_recipe_selects_the_device_and_an_unused_gpu_is_logged(
 
     uri = f"sqlite:///{shutil.copy(tables, tmp_path / 'mlflow.db')}"
     changes = {"run.tracking_uri": uri, "run.gpus_per_worker": gpus, "run.threads": None if gpus else 1}
-    with patch.object(launch, "Engine", engine), pytest.raises(Trained):
+    with patch("multicse.trainers.engine.run.Engine", engine), pytest.raises(Trained):
         launch.run_recipe(four_steps(recipe, tmp_path, changes))
     assert seen[0].device == torch.device(device)
     assert (UNUSED in caplog.text) == (device == "cpu")

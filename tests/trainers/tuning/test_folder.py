@@ -18,7 +18,6 @@ from multicse.trainers.engine import record
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.tracking import RunHandle, connect
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.tuning import trial as trials
 from multicse.trainers.tuning.folder import WRITTEN, claim, refuse_other
 from multicse.trainers.tuning.search import Search, end_runs
 from multicse.trainers.tuning.sweep import Sweep, plan_of, prepared, records_of
@@ -96,7 +95,7 @@ def test_another_sweep_is_refused_with_the_differences(
 ) -> None:
     claim(made, tmp_path / "out")
     if state == "finished":
-        (tmp_path / "out/summary.json").write_text("{}")
+        record.update(tmp_path / "out", {"summary": {}})
     refuse_other(made, tmp_path / "out")
     recipe = made.recipe.changed({path: value for path, value in other.items() if "." in path})
     changed = replace(made, recipe=recipe, **{name: value for name, value in other.items() if "." not in name})
@@ -179,15 +178,16 @@ def test_a_sweep_continues_its_own_mlflow_run(made: Sweep, opened: Callable[[str
     changes = {RATE: 1e-4}
     runs = {}
     for number in (0, 1):
-        seeded = trials.placed(plan.recipe(changes), plan, f"x_{number}", 1)
-        runs[number] = trials._open(plan, seeded, f"x_{number}", changes).run_id
+        with plan.run(changes, f"x_{number}", 1) as run:
+            runs[number] = run.handle.run_id
 
     client.delete_run(first.run_id)
     client.delete_run(runs[1])
     again, plan = opened("a")
     assert again.run_id not in (first.run_id, second.run_id) and opened("a")[0].run_id == again.run_id
     # An ended trial is nested in the new run; an unfinished one, whose run was deleted, does not wait for the server.
-    assert trials._open(plan, seeded, "x_1", changes).run_id not in runs.values()
+    with plan.run(changes, "x_1", 1) as run:
+        assert run.handle.run_id not in runs.values()
     search = object.__new__(Search)
     search.plan, search.parent, search.sweep = plan, again, made
     search.trials = {
@@ -199,4 +199,4 @@ def test_a_sweep_continues_its_own_mlflow_run(made: Sweep, opened: Callable[[str
     )
     assert {run.data.tags["sweep.trial"]: run.info.status for run in nested} == {"x_0": "FINISHED", "x_1": "FINISHED"}
     assert runs[0] in {run.info.run_id for run in nested}
-    assert json.loads((Path(plan.folder) / record.NOTE).read_text())["run"] == plan.run
+    assert json.loads((Path(plan.folder) / record.NOTE).read_text())["run"] == plan.run_id

@@ -279,7 +279,7 @@ def open_lexicon(path: str | None = None) -> Lexicon:
         path: A lexicon file, or "small" for a table of some 200 words. If None, `WORDNET` in the current folder.
 
     Raises:
-        DataError: If it does not exist or is not a lexicon; the message says how to make one.
+        DataError: If it does not exist or is not a lexicon; the message has the commands that make one.
     """
     return _opened(SMALL if path == SMALL else str(Path(path or WORDNET).resolve()))
 

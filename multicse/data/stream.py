@@ -203,7 +203,7 @@ class Reader:
             chunk: Chunk that was read.
             bad: Number of samples that were skipped.
             read: Number of samples that were read.
-            idle: Number of samples since the last one that is in a batch.
+            idle: Number of samples since the last sample of a batch.
         """
         # Relative to at least one epoch: one bad sample in the first batch of 64 is not a share of one in 64.
         seen = max(read, self.shards.samples // self.world_size)

@@ -20,7 +20,7 @@ class Options(Settings):
 
     @classmethod
     def read(cls, task: str, given: Mapping[str, str], **fixed: str) -> Self:
-        """Read options; raise EvaluationError, which names the option, for one that does not exist or has a wrong value.
+        """Read options; raise EvaluationError, which names the option, for an unknown option or a wrong value.
 
         Args:
             task: Task without options, for messages.
@@ -75,7 +75,7 @@ class Kind(Options):
         return f"{self.kind}:{metric_name(name)}"
 
     def make(self, seed: int) -> Task:
-        """Return the task; `seed` is that of splits and classifiers."""
+        """Return the task; `seed` determines splits and classifiers."""
         raise NotImplementedError  # the interface: every kind defines it
 
 

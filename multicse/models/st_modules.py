@@ -98,7 +98,7 @@ def read_modules(folder: Path) -> Saved:
     Settings that `TextEncoder` lacks are not read: `probes.check_folder` compares the vectors.
 
     Raises:
-        ValueError: If the modules are not those of a `TextEncoder`.
+        ValueError: If a `TextEncoder` does not have such modules.
     """
     if not (folder / "modules.json").is_file():
         return Saved(folder)

@@ -128,7 +128,7 @@ class ZeroShot(Kind):
     classes: Place | None = None
     """JSON file of the names of the classes, in the order of their numbers. If None, the names in the shards."""
     templates: Place | None = None
-    """JSON file of templates, or the name of a list of the papers' kit. If None, those of `classes`, otherwise CLIP's for
+    """JSON file of templates, or the name of a list of the kit. If None, the templates in `classes`, otherwise CLIP's for
     images and CLAP's for audio."""
 
     def make(self, seed: int) -> Task:

@@ -164,7 +164,7 @@ class Regression(Family):
 
     @classmethod
     def found(cls, folder: Path, pairs: Sequence[str]) -> list[str]:
-        """Return the tasks whose three sets of pairs are there."""
+        """Return the tasks whose three sets of pairs exist."""
         return [name for name, parts in SETS.items() if all(part in pairs for part in parts)]
 
     def make(self, name: str, data: str | Path | None, pairs: Callable[[str], Any], seed: int) -> Task:

@@ -173,7 +173,7 @@ class Run:
         return owner
 
     def open(self) -> Self:
-        """Lock the folder, and start or resume the run in it; a delivered run is left as it is.
+        """Lock the folder, and start or resume the run in it; a delivered run is not changed.
 
         Raises:
             RecipeError: See `state` and `owner`; also if another process works in the folder, or if there is nothing to
@@ -580,13 +580,13 @@ def _recipe_of(note: Mapping[str, Any]) -> Recipe:
 
 
 def _content_of(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as it is kept in a record."""
+    """Return the content of a recipe for a record."""
     content: dict[str, Any] = json.loads(recipe.replace("run.overwrite", False).to_json())
     return content
 
 
 def _runs(note: Mapping[str, Any]) -> list[str]:
-    """Return the ID of a record's run, and those of the earlier runs in its folder."""
+    """Return the IDs of a record's run and of the earlier runs in its folder."""
     return [*([note[RUN]] if RUN in note else []), *note.get(FORMER, ())]
 
 

@@ -118,6 +118,18 @@ def test_every_command_has_its_help(reference: dict[str, str]) -> None:
     assert str(ROOT) not in reference["commands"]
 
 
+def test_the_lists_of_methods_have_every_method() -> None:
+    """README's table has every pipeline and example with recipes, and the site has the pages of the papers in README."""
+    readme = (ROOT / "README.md").read_text()
+    table = readme.partition("## Methods")[2].partition("\n## ")[0]
+    examples = [file.stem for file in (ROOT / "examples").glob("*.py") if "RECIPES = " in file.read_text()]
+    named = {name for name in (*registry.NAMES, *examples) if f"{name}.py" not in table}
+    assert named == {"pretrain", "new_method", "new_modality"}, "tools, and examples of how to write one"
+    pages = set(re.findall(r"docs/(papers/[\w-]+\.md)", table))
+    site = set(re.findall(r"papers/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()))
+    assert pages == site - {"papers/coverage.md", "papers/errata.md"}
+
+
 def test_every_setting_of_every_recipe_is_described(reference: dict[str, str]) -> None:
     """The rows of a method, or of a kind of stream, are looked up by the last name of the dotted path."""
     rows = re.findall(r"^\| `([\w.]+)` \| `.+?` \| (.+?) \| (.*) \|$", reference["settings"], re.MULTILINE)

@@ -38,7 +38,7 @@ from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
-PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
+PAPERS = sorted(file.stem for file in Path(__file__).parent.glob("tables/*.toml"))
 """Files of `reproduction/tables`: five papers, and the main claim of each with a verdict."""
 
 
@@ -54,7 +54,7 @@ class Arguments:
     """
 
     paper: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="PAPER")] = None
-    """Paper: nonlingcse, sgbert, clip, gclsr or mocoutrl; or evidence, for the main claim of each paper."""
+    """Paper, such as sgbert or clip; or evidence, for the main claim of each paper. Default: all are listed."""
     table: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="TABLE")] = None
     """Table or figure of the paper, such as T1 or F2; or all."""
     scale: Literal["paper", "mini"] = "paper"

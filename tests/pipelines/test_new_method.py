@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import mlflow
 import pytest
 import torch
 from torch import Tensor
@@ -90,20 +91,42 @@ def test_as_part_of_the_repository_it_is_three_files(tmp_path: Path) -> None:
     method, recipes = re.split(r"(?=^def bert_base)", FILE.read_text(), flags=re.M)
     imports = [line for line in method.splitlines() if line.endswith(("import parts", "import Recipe"))]
     method = method.replace(f"{imports[0]}\n", "")
+    cited = 'citations: ClassVar = ("@misc{wu-etal-2022-esimcse}",)\n    name: Literal'
+    method = method.replace("name: Literal", cited, 1).replace("import Any, Literal", "import Any, ClassVar, Literal")
     imports += ["from multicse.pipelines.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
+    head = "if not __package__:  # run as a file\n    import _clone  # noqa: F401\n"
     end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
     space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"
     (tmp_path / "trainers" / "esimcse.py").write_text(method)
-    (tmp_path / "pipelines" / "esimcse.py").write_text("\n".join(['"""ESimCSE."""', *imports, recipes, end]))
+    (tmp_path / "pipelines" / "esimcse.py").write_text("\n".join(['"""ESimCSE."""', head, *imports, recipes, end]))
     (tmp_path / "tune_spaces" / "esimcse.py").write_text(space)
+    table = (
+        '[T1]\ntitle = "ESimCSE"\ncolumns = ["lee"]\nrows = [{label = "ESimCSE", recipe = "esimcse/smoke", paper = [50]}]\n'
+    )
+    (tmp_path / "reproduction" / "tables" / "esimcse.toml").write_text(table)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
+
+    def run(*words: str) -> str:
+        command = [sys.executable, *words]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
     places = ("tests/pipelines/test_help.py", "tests/pipelines/test_cli.py", "tests/tune_spaces")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "esimcse", *places]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:]
-    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.num_workers", "0", "--run.tracking_uri", "None"]
-    done = subprocess.run(smoke, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "esimcse", *places)
+    assert "  esimcse         ESimCSE." in run("pipelines/run.py", "--help")
+    assert "--method.repetition" in run("pipelines/esimcse.py", "--help")
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    options = ("--run.num_workers", "0", "--run.tracking_uri", database, "--run.output_dir", "run", "--run.max_steps", "2")
+    run("pipelines/run.py", "esimcse", "smoke", *options)
+    card = (tmp_path / "run" / "export" / "README.md").read_text()
+    assert '"name": "esimcse"' in card and "wu-etal-2022-esimcse" in card
+    (found,) = mlflow.MlflowClient(database).search_runs(
+        [mlflow.MlflowClient(database).get_experiment_by_name("esimcse").experiment_id]
+    )
+    assert found.data.params["method.name"] == "esimcse" and found.data.params["method.repetition"] == "0.32"
+    assert "ESimCSE" in run("reproduction/reproduce.py", "esimcse")
+    assert "optim.text.lr" in run("-c", "from multicse import tune_spaces; print(tune_spaces.every()['esimcse'])")
 
 
 def test_an_installed_package_adds_its_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

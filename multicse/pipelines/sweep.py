@@ -341,9 +341,9 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
         print("no trial has a score; see the errors above")
         return 1
     summary = _keep_best(search, trials[0], order[0], trials)
-    summary = json.loads(json.dumps(summary, default=str))
-    record.write_json(folder / record.SUMMARY, summary)
-    record.update(folder, {"summary": summary, "ended": time.time()})
+    content = json.loads(json.dumps(summary, default=str))
+    record.write_json(folder / record.SUMMARY, content)
+    record.update(folder, {"summary": content, "ended": time.time()})
     print(_last_words(summary))
     return 0
 

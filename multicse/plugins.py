@@ -20,6 +20,7 @@ kind             thing
 ``post``         post-processing of embeddings, which is fitted on sentences
 ``figure``       figures of a model on some tasks
 ``scatter``      figures of several models on a task
+``style``        form of the table of a comparison
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from typing import Any
 from multicse.data.errors import command, did_you_mean
 
 ROOT = Path(__file__).parent
-ROOMS = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py"} | dict.fromkeys(
-    ("task", "family", "group", "layout", "templates"), "*/tasks/*.py"
-)
+OWN = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py"}
+TASKS = ("task", "family", "group", "layout", "templates")
+ROOMS = OWN | dict.fromkeys(TASKS, "*/tasks/*.py") | {"style": "*/styles.py"}
 """Modules that define things of a kind."""
 PLUGINS = "*/plugin.py"
 """Modules that add things of several kinds."""
@@ -64,7 +65,7 @@ def get(kind: str, name: str) -> Any:
     if name not in _things[kind] and kind in ROOMS:
         _import(ROOMS[kind])  # before `every`, which takes seconds
     if name not in _things[kind] and name not in (found := every(kind)):
-        own = f". Run a file of your own that defines it: {command('run')} FILE" if kind in ROOMS else ""
+        own = f". Run a file of your own that defines it: {command('run')} FILE" if kind in OWN else ""
         raise ValueError(f"unknown {kind} {name!r}.{did_you_mean(name, found)} Choose from {', '.join(found)}{own}")
     return _things[kind][name]
 

@@ -1,4 +1,4 @@
-"""Tables of results: one model in full, or several models as text, Markdown or LaTeX in the papers' column order."""
+"""Tables of results: one model in full, or several models in the papers' column order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from multicse import plugins
 from multicse.evaluation import statistics
 from multicse.evaluation.statistics import Summary
 from multicse.evaluation.task import EvaluationError
@@ -93,6 +94,27 @@ def task_table(results: Results) -> str:
     return "\n\n".join(layout([["task", *metrics], *rows]) for metrics, rows in blocks.items())
 
 
+class Style(NamedTuple):
+    """Form of a comparison of models; plugins register others than text."""
+
+    column: Callable[[Sequence[str], Sequence[str], set[int]], list[str]]
+    """Function of the scores of a column, their stars and the rows with the best score that returns the cells."""
+    table: Callable[[Sequence[str], Sequence[Sequence[str]], Sequence[str]], str]
+    """Function of the header, the rows and the lines below the table."""
+
+
+def _text_column(scores: Sequence[str], stars: Sequence[str], best: set[int]) -> list[str]:
+    width = max(map(len, stars))  # aligns the digits
+    return [score + star.ljust(width) for score, star in zip(scores, stars, strict=True)]
+
+
+def _text_table(head: Sequence[str], body: Sequence[Sequence[str]], legend: Sequence[str]) -> str:
+    return "\n".join([layout([head, *body]), *legend])
+
+
+plugins.add("style", "text", Style(_text_column, _text_table))
+
+
 def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | None = None, style: str = "text") -> str:
     """Format several models, one row each, with mean ± sample standard deviation for several runs.
 
@@ -100,36 +122,21 @@ def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | No
         rows: The models.
         metric: Metric to show for every task that has it. If None, the main metric of each task.
         marks: p values from `significance`; ``*`` p < .05, ``**`` p < .01.
-        style: "text", "markdown" or "latex"; the last two show the best score of a column in bold.
+        style: Name of a `Style`: text, or of a plugin.
     """
+    form: Style = plugins.get("style", style)
     rows, columns = _arranged(rows, metric)
-    by_column = [_cells(rows, column, marks, style) for column in columns]
-    labels, head = [row.label for row in rows], [column.label for column in columns]
-    body = [[label, *cells] for label, *cells in zip(labels, *by_column, strict=True)]
-    legend = _legend(rows, marks)
-    if style == "text":
-        return "\n".join([layout([[metric or "", *head], *body]), *legend])
-    if style == "latex":
-        import pandas as pd  # imported here: it takes half a second, and training does not need it
-
-        frame = pd.DataFrame([cells for _, *cells in body], labels, head)
-        table = frame.style.format_index(escape="latex").format_index(escape="latex", axis="columns")
-        return table.to_latex(column_format="l" + "r" * len(head)) + "\n".join(f"% {line}" for line in legend)
-    lines = [[_escape(metric or ""), *map(_escape, head)], ["---", *("---:" for _ in head)]]
-    lines += [[_escape(label), *cells] for label, *cells in body]
-    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), *("\n" + _escape(line) for line in legend)])
+    by_column = [_cells(rows, column, marks, form) for column in columns]
+    body = [[row.label, *cells] for row, *cells in zip(rows, *by_column, strict=True)]
+    return form.table([metric or "", *(column.label for column in columns)], body, _legend(rows, marks))
 
 
-def _cells(rows: Sequence[Row], column: Column, marks: Marks | None, style: str) -> list[str]:
-    """Format a column with its stars, and with the best score in bold if the style has bold."""
+def _cells(rows: Sequence[Row], column: Column, marks: Marks | None, form: Style) -> list[str]:
+    """Format a column with its stars."""
     cells = [mean_sd(statistics.summary(x) if (x := column.values(row)) else None, _digits(column.metric)) for row in rows]
     p = [marks.p.get((row.label, column.key), 1.0) if marks else 1.0 for row in rows]
     stars = ["**" if one < 0.01 else "*" if one < 0.05 else "" for one in p]
-    if style == "text":
-        width = max(map(len, stars))  # aligns the digits
-        return [cell + star.ljust(width) for cell, star in zip(cells, stars, strict=True)]
-    best = _best(cells, column.metric)
-    return [_dress(cell, star, i in best, style) for i, (cell, star) in enumerate(zip(cells, stars, strict=True))]
+    return form.column(cells, stars, _best(cells, column.metric))
 
 
 # ----------------------------------------------------------------------------------------------------------- significance
@@ -291,15 +298,3 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
     elif marks:
         lines.append("no p values: a test needs several runs of both models, or single runs with an .npz next to the report")
     return lines
-
-
-def _dress(cell: str, stars: str, best: bool, style: str) -> str:
-    mean, *sd = cell.split(" ± ")
-    bold = (f"**{mean}**" if style == "markdown" else rf"\textbf{{{mean}}}") if best else mean
-    mark = f"$^{{{stars}}}$" if stars and style == "latex" else stars.replace("*", r"\*")
-    plus = r" $\pm$ " if style == "latex" else " ± "
-    return plus.join([bold, *sd]) + mark
-
-
-def _escape(text: str) -> str:
-    return "".join("\\" + c if c in r"\|*_`<" else c for c in " ".join(text.split()))

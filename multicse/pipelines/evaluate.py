@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
@@ -21,6 +21,7 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse import plugins
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import load_for, parse
@@ -65,8 +66,8 @@ class Arguments:
     fit: Path | None = None
     """Text for fitting +whitening, +flow and other post-processing: a file with one sentence per line, or shards. For a
     single model, write +flow:PLACE. Default: the sentences of the tasks, without labels."""
-    style: Literal["text", "markdown", "latex"] = "text"
-    """Format of the printed table."""
+    style: str = "text"
+    """Format of the printed table: text, or markdown or latex, of the papers' kit."""
     metric: str | None = None
     """Metric in the tables of --compare and --style, such as f1 or pearson. Default: the main metric of each task."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
@@ -94,6 +95,7 @@ def run(arguments: Arguments) -> Outcome:
         raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
     tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
     _check_used(arguments)
+    plugins.get("style", arguments.style)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
 
 

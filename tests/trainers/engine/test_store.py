@@ -65,6 +65,21 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytes
             read()
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_checkpoint_is_written_beside_other_files_in_its_folder(tmp_path: Path, form: str) -> None:
+    """A user's file, or the files of a checkpoint whose manifest was lost, which may be a user's too."""
+    folder = tmp_path / "store" / name_of(3)
+    folder.mkdir(parents=True)
+    for name, text in {"thesis.txt": "mine", "weights": "of a user", "manifest.json": ""}.items():
+        (folder / name).write_text(text)
+    store = Store(form.format(tmp_path / "store"), tmp_path / "local", run="this")
+    store.save(3, fill("step 3"), wait=True)
+    newest = store.newest()
+    assert newest is not None and (newest / "weights").read_text() == "step 3"
+    assert (folder / "thesis.txt").read_text() == "mine" and not list(tmp_path.rglob("*.part"))
+    assert [file.read_text() for file in folder.glob("weights.before*")] == ["of a user"]
+
+
 def test_a_full_disk_is_logged_and_earlier_checkpoints_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = Store(str(tmp_path))
     store.save(3, fill("step 3"), wait=True)

@@ -249,3 +249,10 @@ def test_a_seed_alone_decides_what_its_generator_draws() -> None:
         rng = np.random.Generator(np.random.Philox(key=seed))
         assert values == (rng.random(), *rng.integers(2**63, size=3))
     assert len(set(drawn)) == 5 and not list(generators([]))
+
+
+def test_skipped_samples_are_reported_with_their_batch() -> None:
+    """Also if a chunk holds several batches."""
+    columns = {"_key": np.array(list("abcd")), "_segment": np.zeros(4, int), "_next": np.array([1, 2, 4, 5])}
+    found = batches([Chunk(columns, [Skipped(2, "x", "bad")])], [0], 2)
+    assert [[item.key for item in made.skipped] for made, _ in found] == [[], ["x"]]

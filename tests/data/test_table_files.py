@@ -102,6 +102,12 @@ def test_a_file_may_have_a_question_mark_in_its_name(tmp_path: Path) -> None:
     assert ShardSet.open(f"{tmp_path}/what?.csv").sample(0).fields["txt"] == "what?.csv"  # type: ignore[union-attr]
 
 
+def test_a_file_and_its_compressed_copy_are_one(tmp_path: Path) -> None:
+    for name in ("x.csv", "x.csv.gz", "y.csv.gz"):
+        (tmp_path / name).write_bytes(b"")
+    assert [Path(url).name for url in expand(str(tmp_path))[0]] == ["x.csv", "y.csv.gz"]
+
+
 @pytest.mark.parametrize("named", ["x-{0..1}.parquet", "x-*.parquet", ""])
 def test_a_folder_may_be_called_like_a_table(named: str, tmp_path: Path) -> None:
     """As Spark and Dask write one."""

@@ -114,6 +114,8 @@ def test_folders(tmp_path: Path, cache: Path) -> None:
     assert open_vectors(folder).hash != first
     assert sorted(entry.name for entry in folder.iterdir()) == ["vectors.npy", "words.txt"]
     assert [entry.name for entry in folder.parent.iterdir()] == ["v"]
+    twice = open_vectors(write_vectors(folder, ["a", "b", "a", "c\n"], TABLE[:4]))
+    assert twice.words == ["a", "b"] and (twice.vectors == TABLE[:2]).all(), "the first of equal words, and one line each"
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:

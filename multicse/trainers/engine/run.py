@@ -378,7 +378,9 @@ class Run:
             return {}
         found: dict[str, Any] = {RUN: owner.run, "recipe": owner.recipe, "state": "training"}
         here = owner.output == str(self.folder)
-        return found if here or (not self.recipe.run.storage and self._is_ours(found)) else {}
+        # Without owner.json (and so without a host), it may be a checkpoint of an equal run that a user has copied.
+        moved = bool(owner.host) and not self.recipe.run.storage and self._is_ours(found)
+        return found if here or moved else {}
 
     def _is_ours(self, note: dict[str, Any]) -> bool:
         """Return whether a record is of this recipe."""

@@ -248,7 +248,7 @@ def per_text(made: Engine) -> float:
 
 def text_recipe(place: Path, size: Size) -> Recipe:
     """Return the recipe of SimCSE on sentences of Wikipedia."""
-    bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="cls")
+    bert = EncoderConfig(path=random_bert(f"{size.layers}x{size.width}", str(place / "bert")), pooling="pooler")
     changes = {"encoder": bert, "streams.text.batch_size": size.texts, "run.output_dir": f"{place}/text"}
     return api.write_inputs(simcse.demo().changed({**changes, **HERE}))
 
@@ -305,7 +305,10 @@ def pairs_recipe(place: Path, size: Size) -> Recipe:
     given, heads = ImageInput(size=size.image), max(1, size.width // 64)
     tower = ViTTower(input=given, patch_size=size.patch, width=size.width, layers=size.layers, heads=heads)
     changes = {"method.tower": tower, "method.embed_dim": size.caption_width, "streams.pairs.input": given}
-    changes |= {"encoder": EncoderConfig(path=str(folder), scratch=True, pooling="eot"), "streams.pairs.shards": str(shards)}
+    changes |= {
+        "encoder": EncoderConfig(path=str(folder), scratch=True, pooling="lasttoken"),
+        "streams.pairs.shards": str(shards),
+    }
     changes |= {"streams.pairs.batch_size": size.pairs, **LONG, "evaluation.data": None}
     return api.write_inputs(cyclip.model("clip").changed({**changes, "run.output_dir": f"{place}/images", **HERE}))
 

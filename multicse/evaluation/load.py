@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -169,14 +168,13 @@ Post = Callable[[Model, Sequence[str], int | None, str, int], Model]
 """Function of model, sentences to fit on, number of dimensions, source of the sentences and seed that returns a model."""
 
 
-def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.evaluation.encoders.baselines import Centred, Whitened
+def _whitened(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.whitening import Whitened
 
-    return Whitened(model, fit, size, source=source) if how == "whitening" else Centred(model, fit, how, source=source)
+    return Whitened(model, fit, size, source=source)
 
 
-for _how in ("whitening", "centring", "standardise", "all-but-the-top"):
-    plugins.add("post", _how, partial(_fitted, _how))
+plugins.add("post", "whitening", _whitened)
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:

@@ -45,7 +45,7 @@ class EncoderConfig(AnyEncoderConfig):
     path: Place
     """Hugging Face or sentence-transformers folder, or a model ID on the Hugging Face Hub."""
     pooling: Pooling | None = None
-    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, eot (the last token)
+    """Pooling of token vectors to a sentence vector. If None, the pooling of the folder; without one, lasttoken
     for CLIP and models for text generation, otherwise mean."""
     prompt: str | None = None
     """Prompt before every text in training and evaluation; exports contain it as the default prompt. If None, the default
@@ -73,10 +73,10 @@ class EncoderConfig(AnyEncoderConfig):
         if self.lora.targets:
             with torch.device("meta"):  # names only
                 self.lora.check_targets(new_model(config))
-        if config.model_type in DECODERS and (self.pooling or "").startswith("cls"):
+        if config.model_type in DECODERS and self.pooling in ("cls", "pooler"):
             raise ValueError(
                 f"encoder.pooling={self.pooling!r}: the first token of a {config.model_type!r} model attends to no other "
-                "token; use eot (the last token) or mean"
+                "token; use lasttoken or mean"
             )
         if self.include_prompt is not None and not saved.conventions.prompt:
             raise ValueError(

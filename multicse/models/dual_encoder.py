@@ -66,7 +66,7 @@ class DualEncoder(SentenceEncoder):
         keeps_end: bool = True,
     ) -> None:
         super().__init__()
-        if text.pooling == "cls" and text.head is None:  # RoBERTa's checkpoints have no pooler: its weights are random
+        if text.pooling == "pooler" and text.head is None:  # RoBERTa's checkpoints have no pooler: its weights are random
             text.add_head(only_trains=False)
         text.normalise = False  # the projection comes first
         self.text, self.input, self.embed_dim, self.projection = text, tower.input, embed_dim, projection

@@ -82,7 +82,7 @@ def _is_clip(dual: Dual) -> bool:
     text = dual.text
     return (
         isinstance(text.model, CLIPTextModel)
-        and text.pooling == "eot"
+        and text.pooling == "lasttoken"
         and text.head is None
         and _end(text) not in (None, 2)  # transformers treats 2 as the largest ID
         and isinstance(dual.tower, CLIPVision)
@@ -172,7 +172,7 @@ def _is_clap(dual: Dual) -> bool:
     text, tower = dual.text, dual.tower
     return (
         text.config.model_type in ROBERTAS
-        and text.pooling == "cls"
+        and text.pooling == "pooler"
         and text.head is not None
         and is_bert_pooler(text.head)
         and isinstance(tower, HTSAT)

@@ -10,19 +10,20 @@ from torch import Tensor, nn
 
 from multicse.models.packing import token_states
 
-Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
+Pooling = Literal["cls", "pooler", "mean", "max", "lasttoken", "last2", "first-last"]
+"""Poolings of recipes, of exports and of ``--model FOLDER@POOLING``; see `TextEncoder`."""
 
 MODES: dict[Pooling, Any] = {
     "cls": "cls",
-    "cls_before_pooler": "cls",
+    "pooler": "cls",
     "mean": "mean",
     "max": "max",
-    "eot": "lasttoken",
-    "avg_top2": "mean",
-    "avg_first_last": "mean",
+    "lasttoken": "lasttoken",
+    "last2": "mean",
+    "first-last": "mean",
 }
 """Name of each pooling in sentence-transformers' Pooling module."""
-AVERAGED: dict[Pooling, tuple[int, int]] = {"avg_top2": (-2, -1), "avg_first_last": (0, -1)}
+AVERAGED: dict[Pooling, tuple[int, int]] = {"last2": (-2, -1), "first-last": (0, -1)}
 """Two layers that are averaged before pooling; 0 is the embedding output."""
 
 

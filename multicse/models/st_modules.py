@@ -145,7 +145,7 @@ def read_modules(folder: Path) -> Saved:
         saved = saved._replace(pooling=_pooling(part.pooling_mode, weights, folder), conventions=conventions)
     if "Dense" in places:
         head = _head(st.Dense.load(str(places["Dense"])))
-        saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
+        saved = saved._replace(head=head, pooling="pooler" if saved.pooling == "cls" else saved.pooling)
     similarity = saved.conventions.similarity_fn_name
     if similarity not in ("cosine", "dot", "euclidean") or (similarity != "cosine" and not saved.normalise):
         raise ValueError(
@@ -190,7 +190,7 @@ def _conventions(folder: Path) -> Conventions:
 
 def _pooling(mode: Any, weights: list[float], folder: Path) -> Pooling:
     """Return the pooling of a mode of the Pooling module, after layers with these weights (empty: the last layer alone)."""
-    names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "cls" and ours not in AVERAGED}
+    names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "pooler" and ours not in AVERAGED}
     used, count = [number for number, weight in enumerate(weights) if weight], len(weights)
     pairs = {(first % count, last % count): name for name, (first, last) in AVERAGED.items()} if weights else {}
     found = pairs.get((used[0], used[-1])) if len(used) == 2 else None if weights else names.get(mode)
@@ -230,7 +230,7 @@ def make_modules(
         depth = config.num_hidden_layers
         share = torch.tensor(_layer_shares(depth + 1, AVERAGED[pooling]))
         made.append(st.WeightedLayerPooling(config.hidden_size, depth, 0, nn.Parameter(share)))
-    made.append(st.Pooling(config.hidden_size, MODES[pooling], include_prompt))
+    made.append(st.Pooling(config.hidden_size, MODES.get(pooling, pooling), include_prompt))
     if head is not None:
         weight, bias = (t.detach().cpu().clone() for t in (head.linear.weight, head.linear.bias))
         made.append(st.Dense(weight.shape[1], weight.shape[0], True, head.activation, weight, bias))

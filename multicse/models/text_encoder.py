@@ -58,12 +58,12 @@ class TextEncoder(SentenceEncoder):
     Poolings use the states of the last layer, except for the two that average two layers:
 
     ========================  ===========================================================================
-    ``cls``                   first token, then the head (Linear + tanh; a saved model's pooler)
-    ``cls_before_pooler``     first token
+    ``cls``                   first token
+    ``pooler``                first token, then the head (Linear + tanh; a saved model's pooler)
     ``mean``, ``max``         over the tokens that are not padding
-    ``eot``                   last token that is not padding, for causal models (CLIP, Llama, Qwen)
-    ``avg_top2``              mean over tokens of the mean of the last two layers
-    ``avg_first_last``        mean over tokens of the mean of embedding output and last layer (the published
+    ``lasttoken``             last token that is not padding, for causal models (CLIP, Llama, Qwen)
+    ``last2``                 mean over tokens of the mean of the last two layers
+    ``first-last``            mean over tokens of the mean of embedding output and last layer (the published
                               SimCSE numbers; later SimCSE code uses the first transformer layer instead)
     ========================  ===========================================================================
 
@@ -131,8 +131,8 @@ class TextEncoder(SentenceEncoder):
     ) -> TextEncoder:
         """Load a model in float32, from safetensors only; the arguments are the settings of `EncoderConfig`.
 
-        With pooling ``cls`` the head is the model's pooler if it has one. Raises ValueError if the model cannot be loaded or
-        has unsupported sentence-transformers modules.
+        With pooling ``pooler`` the head is the model's pooler if it has one. Raises ValueError if the model cannot be loaded
+        or has unsupported sentence-transformers modules.
         """
         try:
             ENCODER.folder(path, weights=not scratch)  # downloads a model of the Hub before it is read
@@ -140,11 +140,12 @@ class TextEncoder(SentenceEncoder):
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or default_pooling(config)
             if scratch:
-                model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
+                model, head = new_model(config), Head(config.hidden_size) if pooling == "pooler" else None
             else:
-                model, pooler = load_transformer(path, saved.folder, config, pooler=pooling == "cls" and saved.head is None)
+                wanted = pooling == "pooler" and saved.head is None
+                model, pooler = load_transformer(path, saved.folder, config, wanted)
                 # A head belongs to the pooling it was trained on.
-                head = pooler or (saved.head if pooling in ("cls", saved.pooling) else None)
+                head = pooler or (saved.head if pooling in ("pooler", saved.pooling) else None)
         except Exception as error:  # the libraries raise a dozen kinds for a broken folder
             if str(error).startswith("encoder."):
                 raise
@@ -196,8 +197,8 @@ class TextEncoder(SentenceEncoder):
         if self.head is None or self.head_is_pooler:
             self.head, self.head_is_pooler = Head(self.hidden_size), False
         self.head_only_trains = only_trains
-        if not only_trains and self.pooling == "cls_before_pooler":
-            self.pooling = "cls"
+        if not only_trains and self.pooling == "cls":
+            self.pooling = "pooler"
 
     def project(self, pooled: Tensor) -> Tensor:
         """Apply the head, if any, to pooled states (B, d), as in training."""
@@ -255,7 +256,7 @@ class TextEncoder(SentenceEncoder):
         Returns:
             ``outputs(...).pooled``, (B, d).
         """
-        if self.pooling != "eot" or self.config.model_type != "clip_text_model" or not layers_can_pack(self.model):
+        if self.pooling != "lasttoken" or self.config.model_type != "clip_text_model" or not layers_can_pack(self.model):
             return self.outputs(input_ids, attention_mask, host_mask=host_mask).pooled
         packing = Packing(attention_mask, host_mask)
         hidden = packing.pack(self.model.embeddings(input_ids))
@@ -316,7 +317,7 @@ class TextEncoder(SentenceEncoder):
     def save(self, folder: str) -> None:
         """Write a folder that `SentenceTransformer`, also version 5, and ``AutoModel.from_pretrained`` load.
 
-        With pooling ``cls``, the head is also saved as the model's pooler if the model type has one, as in the released
+        With pooling ``pooler``, the head is also saved as the model's pooler if the model type has one, as in the released
         SimCSE. Otherwise the pooler is saved as zeros.
         """
         from sentence_transformers import SentenceTransformer
@@ -324,7 +325,7 @@ class TextEncoder(SentenceEncoder):
 
         head = None if self.head_only_trains else self.head
         pooler = no_pooler(self.config)
-        if head is not None and self.pooling == "cls" and has_pooler(self.config) and is_bert_pooler(head):
+        if head is not None and self.pooling == "pooler" and has_pooler(self.config) and is_bert_pooler(head):
             pooler = {f"pooler.dense.{name}": weight for name, weight in head.linear.state_dict().items()}
         model = merged(self.model)
         weights = {name: t.detach().cpu().contiguous() for name, t in {**model.state_dict(), **pooler}.items()}

@@ -83,9 +83,9 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
 
 def default_pooling(config: PretrainedConfig) -> Pooling:
     """Return the pooling of a model without a configured pooling; the same as in sentence-transformers for text models."""
-    own: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
+    own: dict[str, Pooling] = {"clip_text_model": "lasttoken", "clap_text_model": "pooler"}
     causal = (config.architectures or [""])[0].endswith("ForCausalLM") and getattr(config, "is_causal", True)
-    return own.get(config.model_type, "eot" if causal else "mean")
+    return own.get(config.model_type, "lasttoken" if causal else "mean")
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------

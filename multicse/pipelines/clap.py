@@ -25,7 +25,7 @@ MODELS: dict[str, dict[str, float]] = {
 """Loss weights of the models of the paper. The weights chosen from the grid {0.1, 0.25, 0.5} for audio are not published, so
 these are the weights for images. The grid is in `tune_spaces/clip.py`."""
 
-TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
+TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="pooler")
 """The checkpoint has no pooler, so the pooler is initialised randomly. Its dropout is 0.1, as in the paper."""
 AUDIO = HTSATTower(path="models/htsat-audioset")
 """HTSAT-tiny with the weights of its converted AudioSet checkpoint; docs/papers/clip.md has the command."""

@@ -36,7 +36,7 @@ PARTS = {
     "audio": Part("text and unpaired audio", ("audio",)),
     "images-audio": Part("text, images and audio", ("image", "audio")),
     "guidance": Part("text and self-guidance", changes={"method.guidance": 1.0}),
-    "guided": Part("text dominated by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "cls"}),
+    "guided": Part("text dominated by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "pooler"}),
     "synonyms": Part("text with synonyms as positives and antonyms as hard negatives", synonyms=True),
     "grouped": Part("text and the grouped cosine", changes={"method.grouped": 0.1}),
     "cyclic": Part("text and images with cyclic consistency", ("image",), {"method.cyclic": 1.0}),

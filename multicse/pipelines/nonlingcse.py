@@ -43,7 +43,7 @@ class Row(NamedTuple):
     """Learning rate of images in the released scripts, if it differs from the paper [errata 2.7]."""
 
 
-CLS = parts.BERT_BASE.model_copy(update={"pooling": "cls"})
+CLS = parts.BERT_BASE.model_copy(update={"pooling": "pooler"})
 ROWS = {  # batch sizes, learning rates: Table C.1; weights: released scripts, for RoBERTa-large those for RoBERTa-base
     "bert-base": Row(parts.BERT_BASE, text=(64, 3e-5), image=(1e-6, 0.05), audio=(2e-7, 0.01)),
     "roberta-base": Row(

@@ -20,9 +20,9 @@ from multicse.trainers.simcse import SimCSEConfig
 SMALL_ENCODER = str(Path(__file__).resolve().parents[1] / "models" / "small-bert-en")
 """Encoder that this project pretrained (`pipelines/pretrain.py`)."""
 
-BERT_BASE = EncoderConfig(path="google-bert/bert-base-uncased", pooling="cls_before_pooler")
-ROBERTA_BASE = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls_before_pooler")
-ROBERTA_LARGE = EncoderConfig(path="FacebookAI/roberta-large", pooling="cls_before_pooler")
+BERT_BASE = EncoderConfig(path="google-bert/bert-base-uncased", pooling="cls")
+ROBERTA_BASE = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
+ROBERTA_LARGE = EncoderConfig(path="FacebookAI/roberta-large", pooling="cls")
 SMALL = EncoderConfig(path=SMALL_ENCODER, pooling="mean")
 
 SMALL_TEXT = SimCSEConfig(head="none", temperature=0.2)

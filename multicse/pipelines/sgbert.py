@@ -46,7 +46,7 @@ def demo() -> Recipe:
         {"text": OptimConfig(lr=3e-4, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)},
         steps=300,
         every=75,
-        encoder=EncoderConfig(path=parts.SMALL_ENCODER, pooling="cls_before_pooler"),
+        encoder=EncoderConfig(path=parts.SMALL_ENCODER, pooling="cls"),
     )
 
 

@@ -14,7 +14,7 @@ RELEASED = {"evaluation.choose_untrained": False}
 """The first evaluation of the released script is after 125 steps."""
 ROBERTA_BASE = {"encoder": parts.ROBERTA_BASE, "streams.text.batch_size": 512, "optim.text.lr": 1e-5}
 SUPERVISED = {
-    "encoder.pooling": "cls",
+    "encoder.pooling": "pooler",
     "method.supervised": True,
     "streams.text": parts.nli(512),
     "optim.text.lr": 5e-5,
@@ -43,7 +43,7 @@ def mixed() -> Recipe:
     return Recipe(
         name="simcse/mixed",
         method=MixedSimCSEConfig(),
-        encoder=parts.BERT_BASE.model_copy(update={"pooling": "cls"}),
+        encoder=parts.BERT_BASE.model_copy(update={"pooling": "pooler"}),
         streams={"nli": parts.nli(256), "text": parts.wiki(256)},
         optim={"nli+text": OptimConfig(lr=5e-5)},
         lead="nli",

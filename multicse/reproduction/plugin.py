@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from multicse import plugins
 from multicse.evaluation import report
-from multicse.evaluation.encoders.baselines import LayerPooling
+from multicse.evaluation.encoders.encoder import NamedPooling
 from multicse.evaluation.load import Model
 from multicse.evaluation.task import Encoded, Task
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.reproduction.encoders import poolings
+from multicse.reproduction.encoders import centred, layer_poolings, poolings
 from multicse.reproduction.encoders.flow import Flowed
 
 if TYPE_CHECKING:
@@ -26,8 +26,21 @@ def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed:
     return Flowed(model, fit, seed=seed, source=source)
 
 
+def _centred(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    return centred.Centred(model, fit, how, source=source)
+
+
 plugins.add("post", "flow", _flow)
-plugins.add("pooling", poolings.PATTERN, LayerPooling(poolings.make, ("wk", "wk-released")))
+for _how in centred.HOWS:
+    plugins.add("post", _how, partial(_centred, _how))
+plugins.add("pooling", "first1-last", NamedPooling(layer_poolings.first1_last, ("first1-last",)))
+plugins.add("pooling", layer_poolings.DITTO, NamedPooling(layer_poolings.ditto, ("ditto",)))
+plugins.add(
+    "pooling",
+    layer_poolings.LAYER,
+    NamedPooling(layer_poolings.one_layer, ("layer1-cls", "layer1-mean", "layer1-max")),
+)
+plugins.add("pooling", poolings.PATTERN, NamedPooling(poolings.make, ("wk", "wk-released")))
 plugins.add("module", "multicse_resnet.ResNetModule", "multicse.reproduction.resnet_module")
 plugins.add("word pooling", "padded", poolings.PaddedWordVectors)
 

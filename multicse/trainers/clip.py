@@ -167,7 +167,7 @@ class CLIP(Method):
         super().__init__()
         self.config = config
         self.judge = config.negatives.load_guide(encoder)
-        keeps_end = config.variant != "released" or encoder.pooling != "eot"
+        keeps_end = config.variant != "released" or encoder.pooling != "lasttoken"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
         # The other losses do not use the scale, and DDP waits for the gradient of every trained parameter.
         self.sentence_encoder.logit_scale.requires_grad_("contrastive" in config.weights)

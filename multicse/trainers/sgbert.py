@@ -192,14 +192,14 @@ class SGBERT(Method):
     """SG-BERT on the stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 with back-translations.
 
     BERT_T is `encoder` with frozen embeddings and without a head; `encoder.pooling` determines its embedding c (the paper:
-    ``cls_before_pooler``). BERT_F is in `guide` and shares the frozen embeddings.
+    ``cls``). BERT_F is in `guide` and shares the frozen embeddings.
     """
 
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
         if encoder.head is not None:
-            raise ValueError("encoder.pooling='cls' adds a head, which SG-BERT does not have; use 'cls_before_pooler'")
+            raise ValueError("encoder.pooling='pooler' adds a head, which SG-BERT does not have; use 'cls'")
         encoder.embeddings.requires_grad_(False)  # their dropout stays enabled
         super().__init__()
         self.sentence_encoder, self.config = encoder, config

@@ -14,11 +14,12 @@ import pytest
 
 from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Target, pack
-from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
 from multicse.evaluation.task import EvaluationError
+from multicse.reproduction.encoders.centred import Centred
 from multicse.reproduction.encoders.flow import Flowed
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 from tests.worlds import png, write_tar

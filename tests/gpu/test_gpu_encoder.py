@@ -36,13 +36,13 @@ CAUSAL = SIZES | {"num_key_value_heads": 1, "head_dim": 64, "bos_token_id": 1, "
 CLIP = {"vocab_size": 25, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 2}
 CLIP |= {"max_position_embeddings": 40, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
 FAMILIES: dict[str, tuple[PretrainedConfig, Pooling]] = {
-    "bert": (BertConfig(**SIZES), "cls"),
+    "bert": (BertConfig(**SIZES), "pooler"),
     "roberta": (RobertaConfig(**SIZES), "mean"),
-    "distilbert": (DistilBertConfig(vocab_size=25, dim=128, n_layers=3, n_heads=2, hidden_dim=256), "avg_first_last"),
+    "distilbert": (DistilBertConfig(vocab_size=25, dim=128, n_layers=3, n_heads=2, hidden_dim=256), "first-last"),
     "electra": (ElectraConfig(**SIZES, embedding_size=64), "mean"),
-    "llama": (LlamaConfig(**CAUSAL), "eot"),
-    "qwen3": (Qwen3Config(**CAUSAL), "eot"),
-    "clip": (CLIPTextConfig(**CLIP), "eot"),
+    "llama": (LlamaConfig(**CAUSAL), "lasttoken"),
+    "qwen3": (Qwen3Config(**CAUSAL), "lasttoken"),
+    "clip": (CLIPTextConfig(**CLIP), "lasttoken"),
     "mpnet": (MPNetConfig(**SIZES), "mean"),
     "modernbert": (ModernBertConfig(**SIZES, cls_token_id=2, bos_token_id=2, sep_token_id=3, eos_token_id=3), "mean"),
 }
@@ -58,7 +58,7 @@ def encoder(family: str, device: torch.device) -> TextEncoder:
     config = copy.deepcopy(config)
     config._attn_implementation = None  # left by an earlier model
     made = tiny_encoder.encoder(pooling, config)
-    if pooling == "cls":
+    if pooling == "pooler":
         made.add_head(only_trains=False)
     return made.eval().to(device)
 

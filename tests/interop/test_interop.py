@@ -25,7 +25,7 @@ TEXTS = [
     "one",
     "Two of them, and a longer one, came home late at night.",
 ]
-POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "avg_first_last")
+POOLINGS: tuple[Pooling, ...] = ("mean", "pooler", "first-last")
 FOLDERS = ("whitened", *POOLINGS)
 """Exports; the first one is also tried as ONNX models."""
 
@@ -43,7 +43,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     for pooling in POOLINGS:
         encoder = TextEncoder.from_pretrained(str(ROOT / "models" / "small-bert-en"), pooling).eval()
         encoder.normalise = pooling == "mean"
-        if pooling == "cls":
+        if pooling == "pooler":
             encoder.add_head(only_trains=False)
         encoder.save(str(place / pooling))
         with torch.no_grad():

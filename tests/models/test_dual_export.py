@@ -62,8 +62,11 @@ def clips(rate: int, lengths: tuple[int, ...] = (8000, 1500, 3999, 700)) -> list
 
 def text_encoder(name: str) -> TextEncoder:
     made: dict[str, tuple[Any, Pooling]] = {
-        "clip": (CLIPTextConfig(**TEXT, max_position_embeddings=24, bos_token_id=2, eos_token_id=3, pad_token_id=0), "eot"),
-        "roberta": (RobertaConfig(**TEXT, max_position_embeddings=26, pad_token_id=0, type_vocab_size=1), "cls"),
+        "clip": (
+            CLIPTextConfig(**TEXT, max_position_embeddings=24, bos_token_id=2, eos_token_id=3, pad_token_id=0),
+            "lasttoken",
+        ),
+        "roberta": (RobertaConfig(**TEXT, max_position_embeddings=26, pad_token_id=0, type_vocab_size=1), "pooler"),
         "bert": (tiny_encoder.bert_config(), "mean"),
     }
     return TextEncoder(new_model(made[name][0]), tiny_encoder.tokenizer(), made[name][1])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -53,6 +53,7 @@ from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
 from multicse.models import text_encoder, text_folders
 from multicse.models.config import EncoderConfig
+from multicse.models.pooling import Pooling
 from multicse.models.probes import check_folder, check_vectors
 from multicse.models.st_modules import add_whitening, read_modules
 from multicse.models.text_encoder import TextEncoder
@@ -333,6 +334,32 @@ def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformer
     assert about(tmp_path / "out") == about(folder)
     assert TextEncoder.from_pretrained(str(tmp_path / "out")).limit == encoder.limit
     verify_export(encoder, tmp_path / "out")
+
+
+POOLED: dict[str, Callable[[Path], Path]] = {
+    "a pooler": lambda folder: plain(folder, BertModel(BERT)),
+    "a head": lambda folder: saved(folder, st.Dense(16, 16), pooling="cls"),
+    "a norm and a prompt": lambda folder: saved(folder, st.Normalize(), include_prompt=False, **PROMPTS),
+    "two layers": lambda folder: layers(folder, [0.0, 1.0, 1.0]),
+}
+
+
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+@pytest.mark.parametrize("name", POOLED)
+def test_a_pooling_means_the_same_in_recipes_and_evaluation(name: str, pooling: Any, tmp_path: Path) -> None:
+    folder = POOLED[name](tmp_path / "model")
+    encoder = TextEncoder.from_pretrained(str(folder), pooling)
+    want = vectors_in_training(encoder)
+    found = load_model(f"{folder}@{pooling}")
+    assert np.abs(found.encode(TEXTS) - want).max() < 2e-6
+    assert found.protocol["pooling"] == pooling
+    encoder.save(str(tmp_path / "out"))
+    assert np.abs(load_encoder(tmp_path / "out").encode(TEXTS) - want).max() < 2e-6
+
+
+def test_a_pooler_that_the_folder_lacks_is_not_made_up(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="has no pooler; choose @cls"):
+        load_encoder(plain(tmp_path / "model"), "pooler")
 
 
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])

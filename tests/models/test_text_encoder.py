@@ -62,13 +62,13 @@ def test_pooling_against_loops() -> None:
         return torch.stack([states[layer][i, :n] for layer in layers]).mean(dim=(0, 1))
 
     expected: dict[Pooling, Callable[[int], torch.Tensor]] = {
+        "pooler": lambda i: states[-1][i, 0],
         "cls": lambda i: states[-1][i, 0],
-        "cls_before_pooler": lambda i: states[-1][i, 0],
         "mean": lambda i: mean(i, -1),
         "max": lambda i: states[-1][i, : int(batch["attention_mask"][i].sum())].max(0).values,
-        "eot": lambda i: states[-1][i, int(batch["attention_mask"][i].sum()) - 1],
-        "avg_top2": lambda i: mean(i, -1, -2),
-        "avg_first_last": lambda i: mean(i, 0, -1),
+        "lasttoken": lambda i: states[-1][i, int(batch["attention_mask"][i].sum()) - 1],
+        "last2": lambda i: mean(i, -1, -2),
+        "first-last": lambda i: mean(i, 0, -1),
     }
     assert set(expected) == set(get_args(Pooling))
     for pooling, one in expected.items():
@@ -100,32 +100,32 @@ def test_roberta_has_fewer_positions_than_configured() -> None:
     assert encoder.tokenize([" ".join(["dog"] * 100)])["input_ids"].shape == (1, 12)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_path: Path) -> None:
-    """With the pooler as head for ``cls``; without a head AutoModel finds zeros as the pooler, not random weights."""
+    """With the pooler as head for ``pooler``; without a head AutoModel finds zeros as the pooler, not random weights."""
     encoder = tiny_encoder.encoder(pooling, CONFIGS[kind])
-    if pooling == "cls":
+    if pooling == "pooler":
         encoder.add_head(only_trains=False)
         assert encoder.head is not None
         encoder.head.linear.bias.data.normal_()
     expected = vectors(encoder)
     encoder.save(str(tmp_path))
     close(torch.from_numpy(SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)), expected)
-    again = TextEncoder.from_pretrained(str(tmp_path), pooling="cls")
+    again = TextEncoder.from_pretrained(str(tmp_path), pooling="pooler")
     assert (again.head is None) == (pooling == "mean")
-    if pooling == "cls":
+    if pooling == "pooler":
         again.add_head(only_trains=False)  # the saved head is kept
         close(vectors(again), expected)
     model, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    if pooling == "cls" and kind != "distilbert":  # DistilBERT has no pooler
+    if pooling == "pooler" and kind != "distilbert":  # DistilBERT has no pooler
         close(model.eval()(**encoder.tokenize(TEXTS)).pooler_output, expected)
 
 
 def test_folders_have_the_format_of_version_5(tmp_path: Path) -> None:
     """The exact files that tests/interop loads with that version."""
-    encoder = tiny_encoder.encoder("avg_first_last")
+    encoder = tiny_encoder.encoder("first-last")
     encoder.add_head(only_trains=False)
     encoder.save(str(tmp_path))
     entries = json.loads((tmp_path / "modules.json").read_text())
@@ -158,7 +158,7 @@ def test_a_bert_pooler_is_loaded_and_replaced_by_a_training_head(tmp_path: Path)
     bert = BertModel(tiny_encoder.bert_config()).eval()  # with its own pooler
     bert.save_pretrained(tmp_path)
     tiny_encoder.tokenizer().save_pretrained(tmp_path)
-    loaded = TextEncoder.from_pretrained(str(tmp_path), pooling="cls")
+    loaded = TextEncoder.from_pretrained(str(tmp_path), pooling="pooler")
     assert loaded.model.pooler is None
     close(vectors(loaded), bert(**loaded.tokenize(TEXTS)).pooler_output)
     loaded.add_head(only_trains=True)  # SimCSE drops the pretrained pooler

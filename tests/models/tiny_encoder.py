@@ -44,7 +44,7 @@ def bert_config(dropout: float = 0.1, hidden_size: int = 16) -> BertConfig:
     )
 
 
-def encoder(pooling: Pooling = "cls_before_pooler", config: PretrainedConfig | None = None) -> TextEncoder:
+def encoder(pooling: Pooling = "cls", config: PretrainedConfig | None = None) -> TextEncoder:
     torch.manual_seed(0)
     return TextEncoder(new_model(config or bert_config()), tokenizer(), pooling)
 

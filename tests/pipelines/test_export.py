@@ -42,7 +42,7 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
     from multicse.models.text_encoder import TextEncoder
     from multicse.trainers.engine.checkpoint import load_method
 
-    checkpoint = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "checkpoint", scale=1.1)
+    checkpoint = write_checkpoint(recipe.replace("encoder.pooling", "last2"), tmp_path / "checkpoint", scale=1.1)
     out = verb.export(verb.Arguments(checkpoint, tmp_path / "models" / "mine"))
     encoder = load_method(checkpoint).sentence_encoder
     with torch.no_grad():

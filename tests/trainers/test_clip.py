@@ -66,7 +66,7 @@ def test_a_clip_folder_has_the_vectors_loss_and_logits_of_transformers(clip_fold
     theirs = CLIPModel.from_pretrained(clip_folder).eval()
     tower = ViTTower(input=ImageInput(size=8), path=clip_folder)
     encoder = TextEncoder.from_pretrained(clip_folder)
-    assert encoder.pooling == "eot"
+    assert encoder.pooling == "lasttoken"
     ours = CLIPConfig(tower=tower, embed_dim=6).build(encoder).eval()
     batch = ended(tiny_encoder.pair_batch(5))
     ids, mask, image = batch["input_ids"][:, 0], batch["attention_mask"][:, 0], batch["image"][:, 0]
@@ -165,10 +165,10 @@ def test_each_loss_uses_the_right_views(variant: str) -> None:
 def test_released_truncates_the_end_token_of_long_texts() -> None:
     """CyCLIP truncates tokens including the end of the text, and uses the largest ID as the end."""
     texts = ["a dog runs in the park", "the happy woman plays guitar on the street"]
-    fixed = CLIPConfig(tower=VIT).build(tiny_encoder.encoder("eot")).sentence_encoder.tokenize(texts, max_length=6)
+    fixed = CLIPConfig(tower=VIT).build(tiny_encoder.encoder("lasttoken")).sentence_encoder.tokenize(texts, max_length=6)
     assert fixed["input_ids"][:, -1].tolist() == [3, 3]
     config = CLIPConfig(tower=VIT, variant="released")
-    released = config.build(tiny_encoder.encoder("eot")).sentence_encoder.tokenize(texts, max_length=6)
+    released = config.build(tiny_encoder.encoder("lasttoken")).sentence_encoder.tokenize(texts, max_length=6)
     assert 3 not in released["input_ids"]
     for ids, mask in zip(released["input_ids"], released["attention_mask"], strict=True):
         assert ids[mask.sum() - 1] == ids.max()

@@ -92,7 +92,7 @@ def test_the_last_token_is_pooled_as_in_sentence_transformers(
     model = SentenceTransformer(modules=[st.Transformer(folder), st.Pooling(16, "lasttoken")], device="cpu")
     want = model.encode(TEXTS, batch_size=5)
     encoder = TextEncoder.from_pretrained(folder)
-    assert (encoder.pooling, can_pack(encoder.model)) == ("eot", kind != "mistral")
+    assert (encoder.pooling, can_pack(encoder.model)) == ("lasttoken", kind != "mistral")
     assert encoder.tokenize(TEXTS)["attention_mask"][0, 0] == (side == "right")
     assert np.abs(ours(encoder) - want).max() < 1e-5
     encoder.save(str(tmp_path / "out"))
@@ -100,7 +100,7 @@ def test_the_last_token_is_pooled_as_in_sentence_transformers(
     assert SentenceTransformer(str(tmp_path / "out"), device="cpu").tokenizer.padding_side == side
     monkeypatch.setattr(packing, "PACKED", set())
     assert np.abs(ours(TextEncoder.from_pretrained(folder)) - want).max() < 1e-5
-    with pytest.raises(ValueError, match=r"encoder\.pooling='cls'.*eot"):
+    with pytest.raises(ValueError, match=r"encoder\.pooling='cls'.*lasttoken"):
         EncoderConfig(path=folder, pooling="cls").read()
 
 

@@ -65,7 +65,7 @@ def test_gradients_equal_those_of_padded_rows(name: str, family: str, monkeypatc
     def encoder() -> TextEncoder:
         fresh = copy.deepcopy(config)
         fresh._attn_implementation = None  # left by an earlier model
-        return tiny_encoder.encoder("eot" if family in ("clip", *DECODERS) else "cls_before_pooler", fresh)
+        return tiny_encoder.encoder("lasttoken" if family in ("clip", *DECODERS) else "cls", fresh)
 
     without = gradients(made, encoder(), batches)
     monkeypatch.setattr(packing, "PACKED", set())

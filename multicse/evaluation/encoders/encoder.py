@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,14 +23,13 @@ from torch import Tensor, nn
 
 from multicse import plugins
 from multicse.data.errors import did_you_mean
-from multicse.evaluation.encoders.baselines import DITTO, DITTO_BERT_BASE, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import load_saved, read_json, route_of
-from multicse.models.pooling import MODES, without_prompt
+from multicse.models.pooling import AVERAGED, MODES, without_prompt
 from multicse.models.pretrained import EVALUATED
 from multicse.models.probes import PROBES, gap
-from multicse.models.st_modules import drop_whitening
-from multicse.models.text_folders import default_pooling, positions_of
+from multicse.models.st_modules import WHITENING, make_modules
+from multicse.models.text_folders import default_pooling, load_transformer, positions_of
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ TOKENS_PER_TEXT = 32  # a batch contains at most batch_size * 32 tokens, includi
 CPU_TOKENS = 1024  # maximum on a CPU: larger batches exceed the caches and are 15 to 20 % slower
 CHUNK = 4096  # texts tokenised in one call
 ROUNDED = 0.01  # relative difference between vectors that rounding may explain on any device
+MORE_MODES = ("mean_sqrt_len_tokens", "weightedmean")  # poolings of sentence-transformers that recipes do not have
 NO_LIMIT = 10**6  # tokens; libraries use larger numbers for no limit
 
 Features = dict[str, Any]  # output of a tokenizer: tensors with texts on axis 0, sometimes with settings
@@ -228,34 +229,35 @@ def _content(item: Any) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- folders
 
 
+Forward = Callable[[Features, Tensor], Tensor]
+"""Function from features, and the mask of the tokens that are pooled, (B, T), to vectors, (B, d)."""
+
+
+class NamedPooling(NamedTuple):
+    """Poolings of a plugin, whose names match a regular expression."""
+
+    make: Callable[[re.Match[str], Any], Forward]
+    """Function of the match and the model, a SentenceTransformer, that returns the forward function."""
+    names: tuple[str, ...]
+    """Names, or examples of names, for messages."""
+
+
 class FolderEncoder(ModuleEncoder):
     """Encoder of a Hugging Face or sentence-transformers folder, created by `load_encoder`.
 
-    `pool` replaces the model's own pooling. With `head` (layer and head, from 1), it gets the attention of each token to
-    itself in place of the mask.
+    `pooled` replaces the modules after the transformer.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        path: Path,
-        pooling: str,
-        batch_size: int,
-        pool: Pool | None = None,
-        head: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, model: Any, path: Path, pooling: str, batch_size: int, pooled: Forward | None = None) -> None:
         prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
         width = model.truncate_dim
         whole = all(getattr(module, "include_prompt", True) for module in model)
 
         def forward(features: Features) -> Tensor:
+            if pooled is None:
+                return model(features)["sentence_embedding"][:, :width]
             prompted = 0 if whole else int(features.get("prompt_length") or 0)
-            if pool is not None and head is not None:
-                states, weights = _attended_states(model, features, *head)
-                return pool(states, weights * without_prompt(features["attention_mask"], prompted))
-            if pool is not None:
-                return pool(_hidden_states(model, features), without_prompt(features["attention_mask"], prompted))
-            return model(features)["sentence_embedding"][:, :width]
+            return pooled(features, without_prompt(features["attention_mask"], prompted))
 
         super().__init__(
             partial(tokenized, model, prompt=prompt), forward, model.device, batch_size=batch_size, module=model
@@ -322,33 +324,35 @@ def load_encoder(
 
     Args:
         path: Folder of the model.
-        pooling: Pooling (cls, mean, max, ...) that replaces the folder's pooling, or one of `baselines.layer_pooling`, which
-            skips the modules after the transformer. If None, the folder's pooling, or for a plain Hugging Face folder the
-            default of its model type.
+        pooling: Pooling that replaces the folder's own: one of recipes (`TextEncoder`), of sentence-transformers or of a
+            plugin. It also replaces the modules after it, except for the scaling to unit length. If None, the folder's
+            pooling, or for a plain Hugging Face folder the default of its model type.
         device: Device. If None, the first GPU, otherwise the CPU.
         batch_size: Texts of 32 tokens per batch.
 
     Raises:
         EvaluationError: If the folder does not exist or is incomplete, or the pooling is unknown.
     """
-    folder = Path(path).expanduser()
-    layered = pooling is not None and is_layer_pooling(pooling)
-    model = _load(folder, None if layered else pooling, usable_device(device))
+    folder, named = Path(path).expanduser(), plugins.every("pooling")
+    matches = [(one, re.fullmatch(pattern, pooling or "")) for pattern, one in named.items()]
+    found = next(((one, match) for one, match in matches if match), None)
+    known = (*MODES, *MORE_MODES, *(name for one in named.values() for name in one.names))
+    if pooling is not None and found is None and pooling not in known:
+        raise EvaluationError(
+            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
+        )
+    model = _load(folder, usable_device(device))
+    if found is None:
+        _set_pooling(model, folder, pooling)
     _keep_positions(model)
     if model.similarity_fn_name != "cosine":
         logger.warning("%s compares vectors by %s, but tasks use cosine similarity", folder, model.similarity_fn_name)
-    if pooling is not None and layered:
-        depth = getattr(getattr(getattr(model[0], "auto_model", None), "config", None), "num_hidden_layers", None)
-        if not isinstance(depth, int):
-            raise EvaluationError(
-                f"{folder} starts with {type(model[0]).__name__}, which has no layers; use its own pooling"
-            )
-        head = _head(model, pooling, depth) if DITTO.fullmatch(pooling) else None
-        return without_neighbours(FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, depth), head))
+    if found is not None:
+        return without_neighbours(FolderEncoder(model, folder, str(pooling), batch_size, found[0].make(found[1], model)))
     used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
     if pooling is None and not (folder / "modules.json").is_file():
         logger.info("%s does not specify a pooling (no modules.json): using %s pooling", folder, *used)
-    return without_neighbours(FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size))
+    return without_neighbours(FolderEncoder(model, folder, pooling or str(used[0] if used else "own"), batch_size))
 
 
 def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
@@ -371,31 +375,43 @@ def without_neighbours(encoder: FolderEncoder) -> FolderEncoder:
     return encoder
 
 
-def _load(folder: Path, pooling: str | None, device: str) -> Any:
-    """Load a folder as a SentenceTransformer with the requested pooling, or the default for a plain Hugging Face folder."""
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    known = (*Pooling.POOLING_MODES, *(name for one in plugins.every("pooling").values() for name in one.names))
-    if pooling is not None and pooling not in Pooling.POOLING_MODES:
-        raise EvaluationError(
-            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} Choose from {', '.join(known)}, ..."
-        )
+def _load(folder: Path, device: str) -> Any:
+    """Load a folder as a SentenceTransformer."""
     with loading(folder):
         model = load_saved(folder, device)
-        if pooling is None and not (folder / "modules.json").is_file():
-            pooling = MODES[default_pooling(model[0].config)]
         refuse_random(model, folder)
         model.encode("a")  # fails if modules are in a wrong order
-    if pooling is not None:
-        place, old = next(((i, m) for i, m in enumerate(model) if hasattr(m, "pooling_mode")), (0, None))
-        if old is None or old.pooling_output_dimension != old.embedding_dimension:
-            raise EvaluationError(f"{folder} has no single pooling that {pooling!r} could replace; remove --pooling")
-        if any(type(module).__name__ == "WeightedLayerPooling" for module in model):
-            raise EvaluationError(f"{folder} averages layers before its pooling; choose @layer<K>-{pooling}, or no pooling")
-        model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
-        if pooling != old.pooling_mode:  # the whitening was fitted on the vectors of the other pooling
-            drop_whitening(model)
     return model
+
+
+def _set_pooling(model: Any, folder: Path, pooling: str | None) -> None:
+    """Replace the modules after the transformer by those of another pooling, if it is not the model's own, in place."""
+    modules = dict(model.named_children())
+    own = [module for module in model if hasattr(module, "pooling_mode")]
+    if pooling is None and ((folder / "modules.json").is_file() or not own):
+        return
+    network = getattr(model[0], "auto_model", None)
+    if network is None:
+        raise EvaluationError(
+            f"{folder} starts with {type(model[0]).__name__}, which has no tokens to pool; remove @{pooling}"
+        )
+    pooling = pooling or default_pooling(network.config)
+    kinds = [type(module).__name__ for name, module in modules.items() if name != WHITENING]
+    mode = own[0].pooling_mode if len(own) == 1 and "WeightedLayerPooling" not in kinds else None
+    if pooling == ("pooler" if mode == "cls" and "Dense" in kinds else mode):
+        return
+    head = None
+    if pooling == "pooler":
+        with loading(folder):
+            _, head = load_transformer(str(folder), folder, network.config, pooler=True)
+        if head is None:
+            raise EvaluationError(f"{folder} has no pooler; choose @cls, or another pooling")
+    prompted = all(module.include_prompt for module in own)
+    for name in [*modules][1:]:
+        del model._modules[name]
+    network.config.output_hidden_states = pooling in AVERAGED  # sentence-transformers reads it
+    made = make_modules(network.config, cast(Any, pooling), head, "Normalize" in kinds, prompted)
+    model.extend(module.to(model.device) for module in made)
 
 
 @contextlib.contextmanager
@@ -429,37 +445,6 @@ def refuse_random(model: Any, folder: Path) -> None:
             EVALUATED.refuse_random(str(folder), place, network, tokenizer)
             if tokenizer is not None and module.transformer_task in ("text-generation", "any-to-any"):
                 tokenizer.padding_side = "left"  # as this task requires
-
-
-def _hidden_states(model: Any, features: Features) -> list[Tensor]:
-    """Return embedding output and states of all layers, each (B, T, d); the last one includes a final norm, if any."""
-    model[0].auto_model.config.output_hidden_states = True
-    features = model[0](features)
-    return [*features["all_layer_embeddings"][:-1], features["token_embeddings"]]
-
-
-def _head(model: Any, pooling: str, depth: int) -> tuple[int, int]:
-    """Return layer and head of a name that `DITTO` matches, and let the model compute attention weights."""
-    match = DITTO.fullmatch(pooling)
-    assert match is not None
-    layer, head = (int(match[1]), int(match[2])) if match[1] else DITTO_BERT_BASE
-    network = model[0].auto_model
-    heads = network.config.num_attention_heads
-    if not (1 <= layer <= depth and 1 <= head <= heads):
-        raise EvaluationError(
-            f"pooling {pooling!r}: head {head} of layer {layer} does not exist; choose ditto1-1 to ditto{depth}-{heads}"
-        )
-    network.set_attn_implementation("eager")
-    return layer, head
-
-
-def _attended_states(model: Any, features: Features, layer: int, head: int) -> tuple[list[Tensor], Tensor]:
-    """Return the states of all layers, each (B, T, d), and the attention of each token to itself, 0 for padding, (B, T)."""
-    mask = features["attention_mask"]
-    out = model[0].auto_model(
-        input_ids=features["input_ids"], attention_mask=mask, output_hidden_states=True, output_attentions=True
-    )
-    return [*out.hidden_states[:-1], out.last_hidden_state], out.attentions[layer - 1][:, head - 1].diagonal(0, 1, 2) * mask
 
 
 def usable_device(device: str | None) -> str:

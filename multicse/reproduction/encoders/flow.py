@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from multicse.evaluation.encoders.baselines import PostProcessed
+from multicse.evaluation.encoders.whitening import PostProcessed
 from multicse.evaluation.task import Encoder, EvaluationError
 
 logger = logging.getLogger(__name__)

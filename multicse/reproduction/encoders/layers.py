@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.evaluation.encoders.baselines import SINGLE, States
 from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.task import Encoded, Task, encode_once
 from multicse.models.pooling import pool
+from multicse.reproduction.encoders.layer_poolings import SINGLE, States, over_layers
 
 Scores = dict[str, dict[str, float]]  # metrics by task
 
@@ -50,7 +50,7 @@ def layer_scores(
     """
     one = load_encoder(folder, "layer0-mean", device, batch_size)
     # All layers concatenated: (N, (l + 1) * 3 * d).
-    encoder = FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)
+    encoder = FolderEncoder(one.model, one.path, "every layer", batch_size, over_layers(one.model, every_layer))
     config = encoder.model[0].auto_model.config
     layers, width = config.num_hidden_layers + 1, config.hidden_size
     curves: dict[str, list[Scores]] = {how: [{} for _ in range(layers)] for how in SINGLE}

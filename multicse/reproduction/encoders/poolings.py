@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.evaluation.encoders.baselines import Pool, States
+from multicse.evaluation.encoders.encoder import Forward
 from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.task import EvaluationError
 from multicse.models.word_module import hashed_vectors, split, word_hash
+from multicse.reproduction.encoders.layer_poolings import States, depth_of, over_layers
 
 PATTERN = r"wk(\d+)?(-released)?"
 """``wk`` uses the layers from 4, ``wk<k>`` from k; with the suffix ``-released``, as in the authors' code."""
@@ -22,23 +23,23 @@ POSITIONS, EMPTY = 64, "sickeningly"
 """Padded length of every sentence in words, and the word that replaces an empty sentence."""
 
 
-def make(match: re.Match[str], depth: int) -> Pool:
+def make(match: re.Match[str], model: Any) -> Forward:
     """Return the pooling of a name.
 
     Args:
         match: Match of `PATTERN`.
-        depth: Number of layers of the model.
+        model: SentenceTransformer that starts with a transformer.
 
     Raises:
         EvaluationError: If the model has too few layers.
     """
-    start, released = int(match[1] or START), match[2] is not None
+    start, released, depth = int(match[1] or START), match[2] is not None, depth_of(model)
     if start > depth - 2:
         raise EvaluationError(
             f"pooling {match[0]!r} needs at least three layers from layer {start}, but the last layer of the model is "
             f"{depth}; use wk0 for all layers"
         )
-    return lambda states, mask: wk(states, mask, start, released)
+    return over_layers(model, lambda states, mask: wk(states, mask, start, released))
 
 
 def wk(states: States, mask: Tensor, start: int, released: bool) -> Tensor:

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from sentence_transformers import SentenceTransformer
 
-from multicse.evaluation.encoders.baselines import Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.models.hub_folders import ROUTER, SCALE, load_saved

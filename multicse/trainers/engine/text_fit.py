@@ -14,7 +14,7 @@ from multicse.data.errors import DecodeError
 from multicse.data.order import permutation, seed_of
 from multicse.data.shards import BadSample, Shard, ShardSet, read
 from multicse.data.streams.base import StreamConfig
-from multicse.evaluation.encoders.baselines import Whitened
+from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.task import Encoded, EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.trainers.method import RecipeParts

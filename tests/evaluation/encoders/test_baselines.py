@@ -16,9 +16,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, DebertaV2Config
 
-from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.task import EvaluationError
+from multicse.reproduction.encoders.centred import Centred
 from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta, unit
 
 

@@ -14,7 +14,7 @@ from multicse.trainers.engine.card import model_card
 RECIPE: dict[str, Any] = {
     "name": "visualcse/bert-base",
     "method": {"name": "nonling", "text": {"temperature": 0.05}},
-    "encoder": {"path": "google-bert/bert-base-uncased", "pooling": "cls"},
+    "encoder": {"path": "google-bert/bert-base-uncased", "pooling": "pooler"},
     "streams": {"text": {"shards": "/home/someone/shards/wiki::/data/more", "batch_size": 64}},
     "optim": {"text": {"lr": 3e-5, "schedule": "linear", "betas": [0.9, 0.999]}},
     "run": {"seed": 42, "epochs": 2.0, "output_dir": "/home/someone/runs", "tracking_uri": "http://inside:5000"},

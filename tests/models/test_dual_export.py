@@ -27,6 +27,7 @@ from multicse.models.dual_encoder import DualEncoder, check_projection
 from multicse.models.dual_export import form_of, save_dual
 from multicse.models.hub_folders import carried_files, load_saved
 from multicse.models.pooling import Pooling
+from multicse.models.probes import check_folder
 from multicse.models.sentence_encoder import hub_names
 from multicse.models.st_modules import Conventions
 from multicse.models.text_encoder import TextEncoder
@@ -244,6 +245,7 @@ def test_training_continues_from_both_encoders_of_an_export(made: Made, name: st
         check_projection("encoder.path", str(folder), modality, dual.projection, 6)
         with pytest.raises(ValueError, match=rf"method\.projection={dual.projection!r}, method\.embed_dim=7"):
             check_projection("encoder.path", str(folder), modality, dual.projection, 7)
+    check_folder(str(folder))
     text = TextEncoder.from_pretrained(str(folder))
     assert text.projected == (form_of(dual) == "router") and text.hidden_size == text_config(str(folder)).hidden_size
     again = DualEncoder(text, config, 6, dual.projection).eval()

@@ -55,7 +55,7 @@ from multicse.models import text_encoder, text_folders
 from multicse.models.config import EncoderConfig
 from multicse.models.pooling import Pooling
 from multicse.models.probes import check_folder, check_vectors
-from multicse.models.st_modules import add_whitening, read_modules
+from multicse.models.st_modules import add_whitening
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.export import verify_export
@@ -144,12 +144,12 @@ def layers(folder: Path, weights: list[float]) -> Path:
     return folder
 
 
-def roberta(folder: Path) -> Path:
+def roberta(folder: Path, pooler: bool = False) -> Path:
     """Positions start after the padding index, which differs from the tokenizer's padding token."""
     config = RobertaConfig(
         **{**SIZES, "pad_token_id": 1}, intermediate_size=32, max_position_embeddings=20, type_vocab_size=1
     )
-    return plain(folder, RobertaModel(config, add_pooling_layer=False), tokenizer(None))
+    return plain(folder, RobertaModel(config, add_pooling_layer=pooler), tokenizer(None))
 
 
 def words(template: str = "[CLS] $A [SEP]", **options: Any) -> Any:
@@ -341,6 +341,7 @@ POOLED: dict[str, Callable[[Path], Path]] = {
     "a head": lambda folder: saved(folder, st.Dense(16, 16), pooling="cls"),
     "a norm and a prompt": lambda folder: saved(folder, st.Normalize(), include_prompt=False, **PROMPTS),
     "two layers": lambda folder: layers(folder, [0.0, 1.0, 1.0]),
+    "a roberta with a pooler": lambda folder: roberta(folder, pooler=True),
 }
 
 
@@ -355,6 +356,10 @@ def test_a_pooling_means_the_same_in_recipes_and_evaluation(name: str, pooling: 
     assert found.protocol["pooling"] == pooling
     encoder.save(str(tmp_path / "out"))
     assert np.abs(load_encoder(tmp_path / "out").encode(TEXTS) - want).max() < 2e-6
+    model, report = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    if pooling == "pooler" and name.endswith("a pooler"):
+        assert np.abs(model(**encoder.tokenize(TEXTS)).pooler_output.detach().numpy() - want).max() < 2e-6
 
 
 def test_a_pooler_that_the_folder_lacks_is_not_made_up(tmp_path: Path) -> None:
@@ -669,8 +674,11 @@ def test_the_length_of_a_stream_fits_the_encoder(length: int, message: str, tmp_
 
 
 def test_training_ignores_the_whitening_of_an_export(tmp_path: Path) -> None:
-    folder = change_module(saved(tmp_path / "model", st.Dense(16, 4)), 2, name="whitening")
-    assert read_modules(folder).head is None
+    folder = saved(tmp_path / "model", st.Normalize())
+    want = vectors_in_training(TextEncoder.from_pretrained(str(folder)))
+    add_whitening(folder, np.zeros(16), np.eye(16)[:, :4])
+    assert np.array_equal(vectors_in_training(TextEncoder.from_pretrained(str(folder))), want)
+    check_folder(str(folder))
 
 
 def test_the_teacher_of_sg_bert_excludes_a_prompt_that_is_not_pooled(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import (
-    AutoModel,
     BertModel,
     DistilBertConfig,
     ModernBertConfig,
@@ -98,29 +97,6 @@ def test_roberta_has_fewer_positions_than_configured() -> None:
     assert positions(MPNetConfig(max_position_embeddings=14)) == 12 and positions(CONFIGS["bert"]) == 24
     assert vectors(encoder).shape == (3, 16)
     assert encoder.tokenize([" ".join(["dog"] * 100)])["input_ids"].shape == (1, 12)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "pooler"])
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_path: Path) -> None:
-    """With the pooler as head for ``pooler``; without a head AutoModel finds zeros as the pooler, not random weights."""
-    encoder = tiny_encoder.encoder(pooling, CONFIGS[kind])
-    if pooling == "pooler":
-        encoder.add_head(only_trains=False)
-        assert encoder.head is not None
-        encoder.head.linear.bias.data.normal_()
-    expected = vectors(encoder)
-    encoder.save(str(tmp_path))
-    close(torch.from_numpy(SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)), expected)
-    again = TextEncoder.from_pretrained(str(tmp_path), pooling="pooler")
-    assert (again.head is None) == (pooling == "mean")
-    if pooling == "pooler":
-        again.add_head(only_trains=False)  # the saved head is kept
-        close(vectors(again), expected)
-    model, report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
-    if pooling == "pooler" and kind != "distilbert":  # DistilBERT has no pooler
-        close(model.eval()(**encoder.tokenize(TEXTS)).pooler_output, expected)
 
 
 def test_folders_have_the_format_of_version_5(tmp_path: Path) -> None:

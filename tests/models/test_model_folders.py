@@ -358,6 +358,8 @@ def test_a_pooling_means_the_same_in_recipes_and_evaluation(name: str, pooling: 
     assert np.abs(load_encoder(tmp_path / "out").encode(TEXTS) - want).max() < 2e-6
     model, report = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
+    if pooling not in ("pooler", "cls"):
+        assert not model.pooler.dense.weight.any()  # not trained, so zeros and not random
     if pooling == "pooler" and name.endswith("a pooler"):
         assert np.abs(model(**encoder.tokenize(TEXTS)).pooler_output.detach().numpy() - want).max() < 2e-6
 

@@ -22,7 +22,7 @@ from multicse.trainers.engine.run import key_of
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
-from tests.small import history, write_encoder
+from tests.worlds import history, write_encoder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 

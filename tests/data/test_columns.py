@@ -16,7 +16,7 @@ import pytest
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
-from tests.small import write_tar
+from tests.worlds import write_tar
 
 Row = dict[str, Any]
 NONE = "no such column"

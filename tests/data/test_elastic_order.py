@@ -18,7 +18,7 @@ from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from tests.data.packing import lengths, reader
-from tests.small import add, write_images, write_sounds, write_tar, write_text
+from tests.worlds import add, write_images, write_sounds, write_tar, write_text
 
 STEPS = 12
 Batches = list[tuple[list[str], dict[str, Tensor]]]

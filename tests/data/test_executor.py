@@ -19,7 +19,7 @@ from multicse.data.shards import RawSample
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
 from tests.data.packing import lengths, reader
-from tests.small import write_text
+from tests.worlds import write_text
 
 
 class CountedText(TextStream):

@@ -25,7 +25,7 @@ from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
 from multicse.pipelines.describe import describe_shards, verify_shards
 from tests.data.packing import reader, samples, spelt
-from tests.small import write_tar
+from tests.worlds import write_tar
 
 pytest.importorskip("hypothesis", reason="random rows are made by the package hypothesis (extra `test`)")
 from hypothesis import given, settings

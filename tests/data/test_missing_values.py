@@ -22,7 +22,7 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError
 from tests.data.packing import png, samples
 from tests.data.test_columns import FORMS
-from tests.small import sound, write_tar
+from tests.worlds import sound, write_tar
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from multicse.data.order import Window
 from multicse.data.streams.text import TextStream
 from multicse.data.window import Chunk, WindowReader
 from tests.data.packing import lengths, reader
-from tests.small import write_tar
+from tests.worlds import write_tar
 
 SHARDS, SEED = {"a": 6, "b": 4}, 0
 

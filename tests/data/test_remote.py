@@ -27,7 +27,7 @@ from multicse.data.shards import ShardSet, read
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.text import TextStream
 from tests.data.packing import reader
-from tests.small import WORDS, write_sounds, write_text
+from tests.worlds import WORDS, write_sounds, write_text
 
 
 class Erring(SimpleHTTPRequestHandler):

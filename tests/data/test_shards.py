@@ -21,7 +21,7 @@ from multicse.data.remote import call_storage
 from multicse.data.shard_urls import expand
 from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read, scan
 from multicse.data.streams.image import ImageStream
-from tests.small import add
+from tests.worlds import add
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT) -> str:

@@ -25,7 +25,7 @@ from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from multicse.data.window import Chunk, Skipped, batches, generators
 from tests.data.packing import lengths, letters, reader, spelt
-from tests.small import write_images, write_tar, write_text
+from tests.worlds import write_images, write_tar, write_text
 
 
 @pytest.fixture(scope="module")

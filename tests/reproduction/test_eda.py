@@ -13,7 +13,7 @@ from multicse.data.lexicon import open_lexicon
 from multicse.data.streams.text import TextStream
 from multicse.reproduction.streams.eda import EDATextStream, NoisyTextStream, _replace_synonyms, cached_synonyms, eda
 from tests.data.packing import reader, spelt, write_words
-from tests.small import add, write_text
+from tests.worlds import add, write_text
 
 TABLE = {
     "dog": ["hound", "domestic_dog", "dog"],

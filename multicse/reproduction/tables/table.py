@@ -57,7 +57,7 @@ class Row:
     reference: str | None = None
     """Label of the row that p values compare with. Default: the reference of the table."""
     variants: tuple[str, ...] = ()
-    """Variants of `variants.py` to show, by default those of the table. "A and B" is one row, run as B, for
+    """Variants of `variants.py` to show, by default those that the table names. "A and B" is one row, run as B, for
     variants without a difference in the result."""
     sd: Numbers = ()
     """Published standard deviations, one per column."""

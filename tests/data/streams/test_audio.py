@@ -12,7 +12,7 @@ import torch
 
 from multicse.data.streams.audio import AudioStream
 from tests.data.packing import reader
-from tests.small import add, sound, write_tar
+from tests.worlds import add, sound, write_tar
 
 COUNT, CLASSES = 300, 7
 

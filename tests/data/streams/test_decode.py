@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from multicse.data import limits
 from multicse.data.errors import DecodeError
 from multicse.data.streams import decode
-from tests.small import sound
+from tests.worlds import sound
 
 
 def stored(image: Image.Image, kind: str, **options: Any) -> bytes:

@@ -16,7 +16,7 @@ import torch
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
 from multicse.data.streams.preprocess import prepare_images, prepare_sounds
-from tests import small
+from tests import worlds
 from tests.data.packing import reader, spelt
 
 AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
@@ -34,7 +34,7 @@ def clip(number: int) -> np.ndarray:
 
 
 def encoded(number: int, kind: str) -> bytes:
-    return small.png(pixels(number)) if kind == "png" else small.sound(clip(number), subtype="FLOAT")
+    return worlds.png(pixels(number)) if kind == "png" else worlds.sound(clip(number), subtype="FLOAT")
 
 
 def write(folder: Path, kind: str, count: int = 24) -> str:
@@ -43,7 +43,7 @@ def write(folder: Path, kind: str, count: int = 24) -> str:
         record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
         fields = {kind: encoded(i, kind), "json": json.dumps(record).encode(), "cls": str(i % 3).encode()}
         members += [(f"{i:04d}.{name}", content) for name, content in fields.items()]
-    return small.write_tar(folder / "pairs-train-000000.tar", members)
+    return worlds.write_tar(folder / "pairs-train-000000.tar", members)
 
 
 def seen(config: CaptionedStream, batches: int) -> list[tuple[str, str]]:

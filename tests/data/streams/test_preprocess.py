@@ -23,7 +23,7 @@ from multicse.data.streams.preprocess import (
     prepare_sounds,
     resize_center_crop,
 )
-from tests.small import png
+from tests.worlds import png
 
 AUDIO = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
 IMAGE = ImageInput(size=12).model_dump()

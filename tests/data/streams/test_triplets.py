@@ -15,7 +15,7 @@ from multicse.data.lexicon import open_lexicon
 from multicse.data.shards import RawSample
 from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet
 from tests.data.packing import reader
-from tests.small import write_tar, write_text
+from tests.worlds import write_tar, write_text
 
 TABLE = {
     "big": (("large", "great"), ("small",)),

@@ -15,8 +15,8 @@ from multicse.trainers.engine.hosts import Host, Stopped
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.store import CheckpointError, Store
 from multicse.trainers.recipe import Recipe
-from tests.small import in_processes, text_only
 from tests.trainers.engine.test_engine import Memory
+from tests.worlds import in_processes, text_only
 
 STEPS, STOP = 8, 3
 

@@ -32,8 +32,8 @@ from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
-from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import Memory, engine, interrupted, run, same_weights
+from tests.worlds import in_processes, journal, text_only, write_text
 
 FEATURES: dict[str, dict[str, Any]] = {
     "lora": {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1},

@@ -12,8 +12,8 @@ from multicse.plugins import load_file
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.guests import GuestError
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import text_only
 from tests.trainers.engine.test_engine import run
+from tests.worlds import text_only
 
 CALLBACKS = """
 import json

@@ -24,7 +24,7 @@ from multicse.trainers.engine.run import Run
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.data.packing import write_words
-from tests.small import text_only, write_text
+from tests.worlds import text_only, write_text
 
 
 class Input(NamedTuple):

@@ -23,7 +23,7 @@ from multicse.trainers.engine.progress import Board
 from multicse.trainers.engine.workers import LostWorker, _worker_error
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
-from tests.small import add, journal, text_only, write_text
+from tests.worlds import add, journal, text_only, write_text
 
 
 def steps_of(run: Path, metric: str) -> list[int]:

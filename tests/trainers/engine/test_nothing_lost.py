@@ -33,7 +33,7 @@ from multicse.trainers.engine.mlflow_server import TrackingError
 from multicse.trainers.engine.store import CheckpointError, Store, name_of
 from multicse.trainers.engine.tracking import FoundRun, Tracker
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import text_only
+from tests.worlds import text_only
 
 pytest.importorskip("hypothesis", reason="random sequences are made by the package hypothesis (extra `test`)")
 from hypothesis import HealthCheck, event, note, settings

@@ -26,7 +26,7 @@ from multicse.trainers.engine.store import CheckpointError, Store
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
-from tests.small import history, text_only
+from tests.worlds import history, text_only
 
 
 @pytest.fixture(autouse=True)

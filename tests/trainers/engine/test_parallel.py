@@ -17,8 +17,8 @@ from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
 from multicse.trainers.recipe import Recipe
-from tests.small import in_processes
 from tests.trainers.engine.test_engine import run, same_weights
+from tests.worlds import in_processes
 
 
 class Searching(Stepper):

@@ -14,8 +14,8 @@ from multicse.trainers.engine.hosts import Host, RayHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.store import NODE_FOLDER, Store
 from multicse.trainers.recipe import Recipe
-from tests.small import in_processes, text_only, write_tar
 from tests.trainers.engine.test_engine import Memory
+from tests.worlds import in_processes, text_only, write_tar
 
 
 def _rank(rank: int, folder: str, recipe: str) -> None:

@@ -19,8 +19,8 @@ from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import sharded_layers
 from multicse.trainers.recipe import Recipe, RecipeError, SGDConfig
-from tests.small import in_processes
 from tests.trainers.engine.test_engine import interrupted, run
+from tests.worlds import in_processes
 
 CASES: dict[str, dict[str, Any]] = {
     "images and text": {},

@@ -13,7 +13,7 @@ from multicse.data.shard_writer import Target, UnpackedSample, pack
 from multicse.trainers.engine import text_fit
 from multicse.trainers.engine.text_fit import SHARDS, sentences, some_sentences
 from multicse.trainers.recipe import Recipe
-from tests.small import text_only
+from tests.worlds import text_only
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from multicse.trainers.engine.stop import Interrupted
 from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests import small
+from tests import worlds
 
 WITHOUT = "import sys; sys.modules['ray'] = sys.modules['mlflow'] = None; import multicse; "
 """Start of a program in an environment without Ray and MLflow."""
@@ -45,7 +45,7 @@ def run(uri: str) -> RunHandle:
 
 
 def history(run: RunHandle, key: str) -> Points:
-    return small.history(run.uri, run.run_id, key)
+    return worlds.history(run.uri, run.run_id, key)
 
 
 def content(run: RunHandle) -> Any:
@@ -316,7 +316,7 @@ def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: 
 
 def test_without_mlflow_a_run_has_its_journal_and_is_sent_later(recipe: Recipe, tmp_path: Path) -> None:
     """In an environment without Ray and MLflow, from the recipe to the export; a command with MLflow sends it once."""
-    recipe = small.four_steps(recipe, tmp_path, {"run.report_to": "none"})
+    recipe = worlds.four_steps(recipe, tmp_path, {"run.report_to": "none"})
     (file := tmp_path / "run.json").write_text(recipe.to_json())
     code = f"{WITHOUT}print(multicse.train({str(file)!r}, {recipe.run.output_dir!r}).run_id)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
@@ -333,7 +333,7 @@ def test_without_mlflow_a_run_has_its_journal_and_is_sent_later(recipe: Recipe, 
     client = connect(sent[0]["tracking_uri"])
     (run,) = client.search_runs([client.get_experiment_by_name("nonling").experiment_id])
     assert run.info.run_id == sent[0]["mlflow_run_id"] and run.info.status == "FINISHED"
-    assert [step for step, _ in small.history(sent[0]["tracking_uri"], run.info.run_id, "train/text")] == logged
+    assert [step for step, _ in worlds.history(sent[0]["tracking_uri"], run.info.run_id, "train/text")] == logged
     assert run_recipe(recipe)["mlflow_run_id"] == run.info.run_id  # back to none: nothing is lost
 
 
@@ -344,12 +344,12 @@ def test_a_run_changes_between_its_journal_and_mlflow_when_it_resumes(
     monkeypatch.setattr(
         Method, "after_step", lambda method, done: os.kill(os.getpid(), signal.SIGTERM) if done < 4 else None
     )
-    recipe = small.four_steps(recipe, tmp_path, {})
+    recipe = worlds.four_steps(recipe, tmp_path, {})
     for to in ("none", "mlflow", "none"):
         with pytest.raises(Interrupted):
             run_recipe(recipe.replace("run.report_to", to))
     summary = run_recipe(recipe.replace("run.report_to", "mlflow"))
-    found = small.history(summary["tracking_uri"], summary["mlflow_run_id"], "train/text")
+    found = worlds.history(summary["tracking_uri"], summary["mlflow_run_id"], "train/text")
     assert [step for step, _ in found] == [1, 2, 3, 4]
 
 

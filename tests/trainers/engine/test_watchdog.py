@@ -17,7 +17,7 @@ from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.store import Store
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-from tests.small import in_processes
+from tests.worlds import in_processes
 
 
 def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import four_steps
+from tests.worlds import four_steps
 
 UNUSED = "GPUs available: 1. Set --run.gpus_per_worker 1"
 

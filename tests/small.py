@@ -1,3 +1,0 @@
-"""Former name of `tests.worlds`."""
-
-from tests.worlds import *  # noqa: F403

@@ -68,8 +68,8 @@ SHOWN: dict[str, dict[str, str]] = {
     "data/test_lexicon.py": {
         "LexiconTextStream.lexicon": "a_thesaurus_of_another_language_becomes_a_lexicon",
     },
-    "models/test_text_encoder.py": {
-        "EncoderConfig.path": "saved_folder_gives_the_same_vectors",
+    "models/test_model_folders.py": {
+        "EncoderConfig.path": "a_pooling_means_the_same_in_recipes_and_evaluation",
     },
     "models/test_towers.py": {
         "ViTTower.path": "clip_and_clap_folders",

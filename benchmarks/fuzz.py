@@ -295,6 +295,7 @@ def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") 
     """Read the embeddings of some words, from the model in evaluation and in training; None is the folder's pooling."""
     from multicse.evaluation.load import load_model
     from multicse.evaluation.task import EvaluationError, embed
+    from multicse.models.probes import check_folder
     from multicse.models.text_encoder import TextEncoder
 
     place = str(folder / name)
@@ -302,6 +303,8 @@ def read_model(folder: Path, name: str = "model", pooling: str | None = "mean") 
         once, again = (embed(load_model(place, pooling=pooling, device="cpu"), WORDS) for _ in range(2))
     except EvaluationError as error:  # for example for embeddings that are not finite, without the name of the model
         raise EvaluationError(f"{place}: {error}") from None
+    if pooling is None:
+        check_folder(place)  # as before every run
     encoder = TextEncoder.from_pretrained(place, pooling).eval()  # type: ignore[arg-type]  # mean, or the folder's own
     tokens = encoder.tokenize(WORDS)
     trained = encoder(tokens).detach().numpy()

@@ -36,7 +36,7 @@ class Fault:
     what: str
     """What is wrong then, in a few words."""
     tests: tuple[str, ...] = ()
-    """Tests that are run instead of those of the package, in order to be quick."""
+    """Tests to run instead of all tests of the package, which take longer."""
 
     def seeded(self, text: str) -> str:
         """Return the text of the file with the fault. Raises ValueError if the old text does not occur once."""

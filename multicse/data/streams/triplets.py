@@ -99,7 +99,7 @@ class TripletTextStream(LexiconTextStream):
     had no candidate, or its word was cut off at `max_length`, and the three views are equal.
     """
 
-    kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # discriminator of the union
+    kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # narrower than in the base class
     """Kind of the stream; it cannot be changed."""
     choose: Literal["token", "adjective"] = "token"
     """Words that may be replaced. `token`: any word with a synonym and an antonym (paper). `adjective`: a random adjective;

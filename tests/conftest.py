@@ -91,7 +91,7 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
-    from multicse.trainers.engine.cluster import own_ray
+    from multicse.trainers.engine.ray_start import own_ray
 
     own_ray()
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")

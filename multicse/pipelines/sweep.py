@@ -159,7 +159,8 @@ def _run(search: Sweep, folder: Path) -> int:
 
 def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.checks import check_vectors
-    from multicse.trainers.engine.cluster import opening, start_ray
+    from multicse.trainers.engine.cluster import opening
+    from multicse.trainers.engine.ray_start import start_ray
     from multicse.trainers.engine.record import locked
     from multicse.trainers.engine.run import experiment_of
     from multicse.trainers.engine.stop import former_handlers

@@ -1,4 +1,4 @@
-"""Machine and cluster of a run: Ray and its settings, memory, process priorities, log levels."""
+"""Machine and cluster of a run: its resources, memory and log levels."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import contextlib
 import ctypes
 import logging
 import os
-import secrets
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-from multicse import clone
 from multicse.trainers.engine.mlflow_server import gpu_names, import_mlflow, open_experiment
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.engine.ray_start import start_ray
+from multicse.trainers.recipe import Recipe
 
 
 def quiet() -> None:
@@ -29,85 +27,6 @@ def quiet() -> None:
 
         transformers.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
-
-
-TRAIN = {
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    # A new cloud node takes minutes; after Train's default of 60 s the wait would start over.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
-}
-"""Settings of Ray Train, unless the environment has them already."""
-ONE_MACHINE = {
-    # No node can be preempted here, and frequent health checks are cheap.
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # At Ray's niceness of 15 a worker gets almost no CPU time next to eight busy processes.
-    "RAY_worker_niceness": "0",
-    # Metrics and statistics that are not read here, and the actor that collects some of them.
-    "RAY_enable_metrics_collection": "0",
-    "RAY_event_stats": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_DATA_USAGE_DISABLED": "1",
-    "REPORTER_UPDATE_INTERVAL_MS": "60000",
-    # Prestarted processes would stay idle, because Train's workers have their own environment variables.
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_enable_worker_prestart": "0",
-    # Ray ends an idle process after a second if the node has more processes than CPUs. A run's actors alone exceed this, so
-    # every reading task would start a new process, whose imports take 2.5 s of CPU time.
-    "RAY_num_workers_soft_limit": "64",
-}
-"""Additional settings if this process starts Ray."""
-
-
-def own_ray() -> None:
-    """Set the environment for a Ray that this process starts."""
-    # Without a separate token, Ray stores one in the home folder, which a later plain `ray start` requires.
-    for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
-        os.environ.setdefault(name, value)
-
-
-def start_ray(recipe: Recipe) -> None:
-    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), otherwise start Ray on this machine.
-
-    Raises:
-        RecipeError: If the name of the folder for temporary files is too long for Ray's sockets.
-    """
-    import ray
-
-    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
-    if here:
-        own_ray()
-    for name, value in TRAIN.items():
-        os.environ.setdefault(name, value)
-    if ray.is_initialized():
-        return
-    folder, code = clone(), None
-    if folder and Path.cwd() != folder:
-        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # Any function of the package will do: it is imported from the clone before workers search the current folder, which
-        # may contain another clone.
-        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
-    action = "Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}"
-    print(f"{action} ...", file=sys.stderr, flush=True)
-    with in_background():
-        try:
-            ray.init(
-                address="local" if here else None,
-                runtime_env=code,
-                # It takes eight processes, and its address is shown with --run.verbose only.
-                include_dashboard=False if here and not verbose else None,
-                log_to_driver=verbose,
-                logging_level=logging.INFO if verbose else logging.ERROR,
-            )
-        except OSError as error:
-            if "AF_UNIX" not in str(error):
-                raise
-            place = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR")
-            raise RecipeError(
-                f"the name of the folder for temporary files, {place}, is too long for Ray's sockets ({error}); set a "
-                "shorter one for Ray: RAY_TMPDIR=/tmp"
-            ) from None
 
 
 @contextlib.contextmanager
@@ -213,31 +132,3 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, LARGEST)
         mallopt(M_MMAP_THRESHOLD, MMAP)
-
-
-@contextlib.contextmanager
-def in_background() -> Iterator[None]:
-    """Start processes that wait for a free core instead of preempting training (Linux's SCHED_BATCH).
-
-    Every Ray process wakes up 100 times per second (docs/results/performance.md). Child processes inherit the policy.
-    """
-    if not hasattr(os, "SCHED_BATCH"):
-        yield
-        return
-    before = os.sched_getscheduler(0)
-    _set_policy(os.SCHED_BATCH)
-    try:
-        yield
-    finally:
-        _set_policy(before)
-
-
-def to_foreground() -> None:
-    """Undo `in_background` for this thread, which trains, and for the threads that it starts."""
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_BATCH:
-        _set_policy(os.SCHED_OTHER)
-
-
-def _set_policy(policy: int) -> None:
-    with contextlib.suppress(OSError):  # a sandbox may forbid it; the run is slower then
-        os.sched_setscheduler(0, policy, os.sched_param(0))

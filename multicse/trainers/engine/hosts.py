@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from multicse.trainers.engine.cluster import to_foreground
 from multicse.trainers.engine.progress import Board
+from multicse.trainers.engine.ray_start import to_foreground
 from multicse.trainers.engine.store import Store, WriteFiles, remove, step_of
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
 from multicse.trainers.engine.checks import check_cluster, check_places, check_recipe, check_vectors
-from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
+from multicse.trainers.engine.cluster import capacity, opening, quiet
+from multicse.trainers.engine.ray_start import start_ray
 from multicse.trainers.engine.run import Run, experiment_of
 from multicse.trainers.engine.stop import Stop
 from multicse.trainers.engine.workers import with_uploaded_shards

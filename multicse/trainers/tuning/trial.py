@@ -19,8 +19,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from multicse import plugins
 from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.checks import check_recipe
-from multicse.trainers.engine.cluster import quiet, to_foreground
+from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.engine.hosts import Host
+from multicse.trainers.engine.ray_start import to_foreground
 from multicse.trainers.engine.run import Part, Run, store_of
 from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.store import Store, WriteFiles

@@ -17,9 +17,9 @@ import pytest
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.base import StreamConfig
-from multicse.trainers.engine.cluster import in_background, to_foreground
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.progress import Board
+from multicse.trainers.engine.ray_start import in_background, to_foreground
 from multicse.trainers.engine.workers import LostWorker, _worker_error
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
@@ -161,23 +161,6 @@ def test_export_settings_of_a_run(
     asked = recipe.replace("export.dimensions", 16).replace("run.output_dir", str(tmp_path / "plain"))
     model = SentenceTransformer(run_recipe(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
     assert type(model[-1]).__name__ == "Pooling" and "export.whiten" in caplog.text
-
-
-START = """
-from types import SimpleNamespace
-from multicse.trainers.engine.cluster import start_ray
-start_ray(SimpleNamespace(run=SimpleNamespace(verbose=False)))
-"""
-
-
-def test_a_temporary_folder_with_too_long_a_name_is_named(tmp_path: Path) -> None:
-    (place := tmp_path / ("a" * 100)).mkdir()
-    unset = ("RAY_TMPDIR", "RAY_ADDRESS")
-    environment = {name: value for name, value in os.environ.items() if name not in unset} | {"TMPDIR": str(place)}
-    found = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=False)
-    assert found.returncode and "RecipeError" in found.stderr
-    assert found.stderr.startswith("Starting Ray on this machine ...\n"), "announced, since it takes seconds"
-    assert str(place) in found.stderr and "RAY_TMPDIR=/tmp" in found.stderr
 
 
 LINE = {"step": 3, "steps": 3, "train/text": 0.5, "time/samples_per_second": 10.0, "left": 0.0}

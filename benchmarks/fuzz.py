@@ -48,6 +48,7 @@ from PIL import Image
 
 from benchmarks.damage import ANY, IMAGE, MODEL, NOTICED, SAME, SENTENCE_MODEL, TABLE, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
+from multicse.commands.describe import verify_shards
 from multicse.data import shard_writer
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.pack import UNUSABLE, folder_files
@@ -60,7 +61,6 @@ from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
-from multicse.pipelines.describe import verify_shards
 from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024

@@ -63,8 +63,9 @@ def table(header: Iterable[str], content: Iterable[Iterable[str]]) -> str:
 
 def commands() -> str:
     """Return a section per command, with the help that its parser prints."""
-    from multicse.pipelines import cli, mine, registry, visualcse
-    from multicse.pipelines.run import VERBS
+    from multicse.commands import cli, mine, registry
+    from multicse.commands.run import VERBS
+    from multicse.pipelines import visualcse
 
     def papers() -> Iterable[str]:
         for name in registry.NAMES:
@@ -76,8 +77,6 @@ def commands() -> str:
 
     def verbs() -> Iterable[str]:
         for name, module in VERBS.items():
-            if name == "run":  # is the program itself
-                continue
             main = importlib.import_module(module).main
             text = printed(name, main, ["--help"])
             yield f"## {name}\n\n{fenced(text)}"
@@ -124,8 +123,8 @@ def fenced(text: str) -> str:
 def settings() -> str:
     """Return a table of settings per part of a recipe: methods, encoders, streams, optimizers and the sections of a run."""
     from multicse import plugins
+    from multicse.commands.options import documented, shown
     from multicse.models.config import AnyEncoder
-    from multicse.pipelines.options import documented, shown
     from multicse.trainers import recipe
 
     def rows(prefix: str, model: type[BaseModel]) -> Iterable[tuple[str, ...]]:
@@ -262,7 +261,7 @@ def errors() -> str:
 
 def refused_setting(name: str, changes: dict[str, Any]) -> str:
     """Return the message with which changes of a recipe are refused."""
-    from multicse.pipelines.api import load_recipe
+    from multicse.commands.api import load_recipe
     from multicse.trainers.engine.checks import check_settings
 
     own = ROOT / "examples" / f"{name.partition('/')[0]}.py"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multicse.pipelines.api import TrainingResult, evaluate, load_recipe, pack, train
-    from multicse.pipelines.sweep import sweep
+    from multicse.commands.api import TrainingResult, evaluate, load_recipe, pack, train
+    from multicse.commands.sweep import sweep
 
 __all__ = ["TrainingResult", "evaluate", "load_recipe", "pack", "sweep", "train"]
 
@@ -18,7 +18,7 @@ __all__ = ["TrainingResult", "evaluate", "load_recipe", "pack", "sweep", "train"
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.pipelines.{'sweep' if name == 'sweep' else 'api'}")
+    module = import_module(f"{__name__}.commands.{'sweep' if name == 'sweep' else 'api'}")
     return getattr(module, name)
 
 

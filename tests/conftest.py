@@ -26,7 +26,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "multicse"
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "reproduction")
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "commands", "pipelines", "reproduction")
 LINKS = ("data", "models", "trainers", "tune_spaces", "pipelines", "reproduction")
 """The names at the top of a clone, which are links into the package."""
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.speed.engine import NOT_TRAINED
+from multicse.commands import api, registry
 from multicse.data.streams.base import Batch
-from multicse.pipelines import api, registry
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.store import Store

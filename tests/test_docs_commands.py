@@ -23,9 +23,10 @@ import pytest
 import tyro
 
 from multicse import plugins
+from multicse.commands import cli, mine, registry
+from multicse.commands.run import VERBS
 from multicse.evaluation import registry as tasks
-from multicse.pipelines import cli, mine, registry, visualcse
-from multicse.pipelines.run import VERBS
+from multicse.pipelines import visualcse
 from tests.test_docs import ROOT_PAGES
 from tests.worlds import call_of_tyro, example
 

@@ -5,7 +5,6 @@ The same lines are the page docs/reference/errors.md.
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
@@ -18,10 +17,9 @@ import pytest
 from PIL import Image
 
 from docs.hooks import refused_setting
+from multicse.commands import registry, run
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
-from multicse.pipelines import cli, registry
-from multicse.pipelines.run import VERBS
 from multicse.trainers.engine.checks import check_cluster, check_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
@@ -76,16 +74,11 @@ def test_a_wrong_command_names_setting_and_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     name, *words = shlex.split(entry["run"].replace("ENCODER", recipe.flat()["encoder.path"]))
-    pipeline = registry.load(name) if name in registry.NAMES else None
-    if pipeline is not None and "--run.num_workers" not in words and "mine" not in words:
+    if name in registry.NAMES and "--run.num_workers" not in words and "mine" not in words:
         words += ["--run.num_workers", "0"]  # no Ray
-    monkeypatch.setattr(sys, "argv", [f"pipelines/{name}.py", *words])
+    monkeypatch.setattr(sys, "argv", ["multicse", name, *words])
     try:
-        if pipeline is not None:
-            cli.main(pipeline.RECIPES, pipeline.__doc__)
-            code: object = 0
-        else:
-            code = importlib.import_module(VERBS[name]).main()
+        code: object = run.main()
     except SystemExit as end:  # other exceptions are tracebacks
         code = end.code
     said = capsys.readouterr()

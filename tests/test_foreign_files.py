@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from multicse.commands.registry import from_file
 from multicse.data.shards import ShardSet, read
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import fit_sentences
@@ -18,7 +19,6 @@ from multicse.evaluation.report import read_report
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.evaluation.tasks.zero_shot import read_prompts
 from multicse.pipelines import simcse
-from multicse.pipelines.registry import from_file
 from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.mlflow_server import TrackingError, resolve_uri
 from multicse.trainers.engine.tracking import find_runs, open_run

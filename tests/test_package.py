@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from multicse.commands.run import VERBS
 from multicse.data.errors import command
 from tests.conftest import PACKAGE, ROOMS, ROOT, copy_code
 
@@ -72,6 +73,13 @@ def test_the_installed_command_lists_all_scripts_and_uses_its_name(site: Path, e
     assert run([sys.executable, "-c", script], elsewhere, elsewhere, site) == "multicse pack\n"
 
 
+def test_every_command_has_a_link_to_the_script_that_starts_it() -> None:
+    """Papers have files of their own."""
+    links = {file.stem: file.resolve().stem for file in (ROOT / "pipelines").iterdir() if file.is_symlink()}
+    assert links == {name: "run" for name, module in VERBS.items() if module.startswith("multicse.commands.")}
+    assert "usage: pipelines/track.py " in run([sys.executable, "pipelines/track.py", "--help"], ROOT)
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
 def test_a_script_imports_its_own_clone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under its name at the top of the clone, and under that in the package."""
@@ -97,7 +105,7 @@ def test_the_folder_of_a_job_contains_the_code_once(tmp_path: Path) -> None:
     assert {file.read_bytes() for file in PACKAGE.rglob("*") if file.suffix != ".pyc" and file.is_file()} <= {*sent, b""}
     twice = {file.parent.name for file in job.rglob("*") if file.is_file() and sent[file.read_bytes()] > 1}
     assert twice == {"pipelines", "reproduction"}
-    for script in ("pipelines/simcse.py", "reproduction/prepare.py"):
+    for script in ("pipelines/simcse.py", "pipelines/describe.py", "reproduction/prepare.py"):
         assert "usage: " in run([sys.executable, script, "--help"], job)
     place = "import multicse; print(multicse.__file__, multicse.clone())"
     assert run([sys.executable, "-c", place], job) == f"{job}/multicse/__init__.py {job}\n"

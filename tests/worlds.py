@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from multicse.pipelines.registry import NAMES, load
+from multicse.commands.registry import NAMES, load
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.run import store_of

@@ -18,9 +18,9 @@ import torch
 import tyro
 
 from benchmarks.timer import Call, race, ratios, report
+from multicse.commands.api import write_inputs
 from multicse.data.streams.base import Batch
 from multicse.pipelines import simcse, visualcse
-from multicse.pipelines.api import write_inputs
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import UpdateOptimizer

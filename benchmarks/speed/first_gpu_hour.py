@@ -52,6 +52,7 @@ from torch import nn
 from benchmarks.speed.engine import NOT_TRAINED, engine, preloaded, step_of
 from benchmarks.speed.workers import B32
 from benchmarks.timer import Call, clock, machine, random_bert
+from multicse.commands import api
 from multicse.data.offline.sentences import wiki_sentences
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
@@ -59,7 +60,7 @@ from multicse.data.streams.inputs import ImageInput
 from multicse.data.window import Chunk, WindowReader
 from multicse.models import packing
 from multicse.models.towers import ViTTower
-from multicse.pipelines import api, cyclip, parts, simcse, visualcse
+from multicse.pipelines import cyclip, parts, simcse, visualcse
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.nonling import ImageConfig
 from multicse.trainers.recipe import EncoderConfig, Recipe

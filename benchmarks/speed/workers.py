@@ -21,8 +21,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed.engine import NOT_TRAINED, batches, engine
 from benchmarks.timer import random_bert
+from multicse.commands import registry
 from multicse.data.offline.demo import write_demo_shards
-from multicse.pipelines import parts, registry
+from multicse.pipelines import parts
 from multicse.trainers import gather
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.recipe import Recipe

@@ -8,8 +8,8 @@ from __future__ import annotations
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.pipelines import nonlingcse, parts
-from multicse.pipelines.cli import main
 from multicse.trainers.recipe import Recipe
 
 ROWS = nonlingcse.rows("audiocse", "Table 2")

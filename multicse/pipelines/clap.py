@@ -8,11 +8,11 @@ from functools import partial
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.pairs import AudioTextStream
 from multicse.models.audio_towers import ASTTower, HTSATTower
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 

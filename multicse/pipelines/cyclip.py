@@ -9,6 +9,7 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse import plugins
+from multicse.commands.cli import main
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.inputs import ImageInput
@@ -16,7 +17,6 @@ from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ViTTower
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.streams.text import TextStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.recipe import EvaluationConfig, GroupOverride, Recipe, RunConfig, SGDConfig, WordEncoderConfig
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.triplets import TripletTextStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
 

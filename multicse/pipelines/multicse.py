@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.streams.text import TextStream
 from multicse.data.streams.triplets import TripletTextStream
 from multicse.pipelines import nonlingcse, parts
-from multicse.pipelines.cli import main
 from multicse.trainers.method import named_updates
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.offline import OFFLINE
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.method import Variant
 from multicse.trainers.nonling import (
     AudioConfig,

@@ -5,9 +5,9 @@ from __future__ import annotations
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.models.fresh_bert import FreshEncoder
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 

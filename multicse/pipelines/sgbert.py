@@ -7,9 +7,9 @@ from collections.abc import Callable
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.data.streams.text import TextStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe
 from multicse.trainers.sgbert import SGBERTConfig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands.cli import main
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
 from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import MixedSimCSEConfig, SimCSEConfig
 

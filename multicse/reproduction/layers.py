@@ -12,11 +12,11 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands import RULES, evaluate
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.task import EvaluationError
-from multicse.pipelines import RULES, evaluate
 from multicse.reproduction.encoders.layers import layer_scores
 from multicse.reproduction.figures import curves as drawn_curves
 

@@ -18,12 +18,12 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands import RULES
+from multicse.commands.pack import report
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.lexicon import write_lexicon
 from multicse.data.shard_writer import Target, pack
 from multicse.data.shards import MANIFEST
-from multicse.pipelines import RULES
-from multicse.pipelines.pack import report
 from multicse.reproduction import small_data
 from multicse.reproduction.downloads import SOURCES, Content, Result, Source, Words
 

@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands import RULES
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
-from multicse.pipelines import RULES
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights

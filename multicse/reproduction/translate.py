@@ -18,9 +18,9 @@ from tqdm import tqdm
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse.commands import RULES
 from multicse.data.errors import DataError, cli_errors
 from multicse.evaluation.load import fit_sentences
-from multicse.pipelines import RULES
 
 HEADER = "original\ttranslation\n"
 

@@ -220,8 +220,8 @@ def test_the_image_and_the_nodes_use_the_same_index_for_torch(cluster: dict[str,
 
 
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
+    from multicse.commands.cli import parse
     from multicse.pipelines import visualcse
-    from multicse.pipelines.cli import parse
     from multicse.trainers.engine.checks import check_settings
 
     words = rayjob["spec"]["entrypoint"].split()

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from multicse.pipelines.registry import NAMES, load
+from multicse.commands.registry import NAMES, load
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 from tests.data.packing import png

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from PIL import Image
 
+from multicse.commands import pack
 from multicse.data.lexicon import thesaurus, write_lexicon
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.base import StreamConfig, Tokenize
-from multicse.pipelines import pack
 
 LINES = [f"Sentence number {i} is about things." for i in range(25)]
 

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import multicse
+from multicse.commands.describe import describe_shards, verify_shards
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.streams.text import TextStream
-from multicse.pipelines.describe import describe_shards, verify_shards
 from tests.data.packing import reader, samples, spelt
 from tests.worlds import write_tar
 

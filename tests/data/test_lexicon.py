@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from multicse.commands import pack
 from multicse.data.errors import DataError
 from multicse.data.lexicon import Lexicon, Pos, open_lexicon
 from multicse.data.shards import RawSample
 from multicse.data.streams.triplets import TripletTextStream
-from multicse.pipelines import pack
 from tests.conftest import ROOT
 from tests.data.packing import run
 

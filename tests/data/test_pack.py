@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from multicse.commands import describe
 from multicse.data import limits
 from multicse.data.shards import ShardSet
 from multicse.data.streams.decode import audio, captions, image
-from multicse.pipelines import describe
 from tests.data.packing import LINES, png, run, samples, write_pictures, write_text
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from multicse import plugins
-from multicse.pipelines.registry import load
-from multicse.pipelines.run import main
+from multicse.commands.registry import load
+from multicse.commands.run import main
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.conftest import ROOT
 from tests.evaluation.paired_helpers import image_shards

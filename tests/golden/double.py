@@ -27,8 +27,8 @@ from gensim.models import Word2Vec
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from multicse.pipelines import api, registry
-from multicse.pipelines.cli import parse
+from multicse.commands import api, registry
+from multicse.commands.cli import parse
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine

@@ -29,7 +29,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
-from multicse.pipelines.api import write_inputs
+from multicse.commands.api import write_inputs
 from multicse.trainers.engine import deliver, launch
 from multicse.trainers.engine.store import CheckpointError
 from tests.golden.double import TWO, Steps, ask, join, smoke

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import multicse
+from multicse.commands import cli
 from multicse.data.errors import DataError
 from multicse.evaluation.task import EvaluationError
-from multicse.pipelines import cli, pretrain, visualcse
+from multicse.pipelines import pretrain, visualcse
 from multicse.trainers.recipe import RecipeError
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import Bag

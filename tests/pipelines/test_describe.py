@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from multicse.pipelines import describe, parts
+from multicse.commands import describe
+from multicse.pipelines import parts
 from multicse.trainers.engine.cluster import hardware
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import RayHead

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from multicse.commands import cli, describe
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
-from multicse.pipelines import cli, describe, simcse
+from multicse.pipelines import simcse
 from tests.data.packing import run, samples
 from tests.worlds import WORDS
 

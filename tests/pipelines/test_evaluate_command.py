@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multicse.commands.evaluate import Arguments, main, run
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import is_development, make_tasks
@@ -19,7 +20,6 @@ from multicse.evaluation.report import read_report, write_examples
 from multicse.evaluation.statistics import holm, paired_bootstrap
 from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.pipelines.evaluate import Arguments, main, run
 from multicse.reproduction import layers
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw

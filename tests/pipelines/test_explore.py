@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from multicse.commands.explore import Hit, index_set, nearest, script, worst_pairs
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.sts import Pairs, PairTask
-from multicse.pipelines.explore import Hit, index_set, nearest, script, worst_pairs
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import Bag, rated, tiny_bert, write_raw
 from tests.evaluation.multimodal_helpers import tiny_clip

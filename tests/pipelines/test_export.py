@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from multicse.pipelines import export as verb
+from multicse.commands import export as verb
 from multicse.trainers.engine import record
 from multicse.trainers.engine.export import ExportError
 from multicse.trainers.recipe import Recipe

@@ -16,8 +16,8 @@ from typing import Any, Union, get_args, get_origin
 import pytest
 import tyro
 
-from multicse.pipelines import RULES, mine, options, registry
-from multicse.pipelines.run import VERBS
+from multicse.commands import RULES, mine, options, registry
+from multicse.commands.run import VERBS
 from tests.worlds import call_of_tyro
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
@@ -73,14 +73,14 @@ def test_help_has_no_line_breaks_of_the_source_and_describes_a_default_once() ->
 def test_help_imports_torch_only() -> None:
     slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib", "huggingface_hub.hf_api"}
     code = (
-        f"import sys; from multicse.pipelines import registry; list(map(registry.load, {registry.NAMES}));"
+        f"import sys; from multicse.commands import registry; list(map(registry.load, {registry.NAMES}));"
         f"sys.exit(' '.join({slow} & set(sys.modules)) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_a_command_is_explained(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [verb, "x"])
     wrong = fragments(helps(importlib.import_module(VERBS[verb]).main))

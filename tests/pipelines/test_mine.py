@@ -13,13 +13,14 @@ import soundfile
 import torch
 from PIL import Image
 
+from multicse.commands import cli, describe, mine, pack
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import gold_of, make_tasks
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.pipelines import audiocse, cli, describe, mine, multicse, pack, simcse, visualcse
+from multicse.pipelines import audiocse, multicse, simcse, visualcse
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe
 from tests.worlds import WORDS, example

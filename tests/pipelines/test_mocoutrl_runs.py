@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+from multicse.commands.cli import report
 from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Target, pack
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl
-from multicse.pipelines.cli import report
 from multicse.reproduction.streams.eda import EDATextStream
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from multicse import plugins
-from multicse.pipelines import sweep
-from multicse.pipelines.registry import load
-from multicse.pipelines.run import main
+from multicse.commands import sweep
+from multicse.commands.registry import load
+from multicse.commands.run import main
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.sweep import plan_of
@@ -93,7 +93,7 @@ def test_as_part_of_the_repository_it_is_three_files(tmp_path: Path) -> None:
     method = method.replace(f"{imports[0]}\n", "")
     cited = 'citations: ClassVar = ("@misc{wu-etal-2022-esimcse}",)\n    name: Literal'
     method = method.replace("name: Literal", cited, 1).replace("import Any, Literal", "import Any, ClassVar, Literal")
-    imports += ["from multicse.pipelines.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
+    imports += ["from multicse.commands.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
     head = "if not __package__:  # run as a file\n    import _clone  # noqa: F401\n"
     end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
     space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"

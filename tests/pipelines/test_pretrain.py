@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from multicse.commands.api import write_inputs
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import train_wordpiece
-from multicse.pipelines.api import write_inputs
 from multicse.pipelines.pretrain import small
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.worlds import example, write_encoder, write_tar

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from multicse.commands.registry import NAMES, load
 from multicse.evaluation.registry import is_development
 from multicse.pipelines import clap, cyclip
 from multicse.pipelines.parts import SMALL_ENCODER
-from multicse.pipelines.registry import NAMES, load
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.engine.checks import check_settings

@@ -18,9 +18,9 @@ import pytest
 from ray import tune
 from safetensors.torch import load_file
 
+from multicse.commands import registry
+from multicse.commands import sweep as pipeline
 from multicse.evaluation.statistics import Summary
-from multicse.pipelines import registry
-from multicse.pipelines import sweep as pipeline
 from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.run import experiment_of

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from multicse import plugins
-from multicse.pipelines import evaluate
-from multicse.pipelines.run import VERBS
+from multicse.commands import evaluate
+from multicse.commands.run import VERBS
 from tests.conftest import ROOT, copy_code
 
 MODEL = str(ROOT / "models" / "small-bert-en")
@@ -38,7 +38,7 @@ def test_names_without_the_kit(tmp_path: Path) -> None:
     copy_code(tmp_path)
     shutil.rmtree(tmp_path / "multicse" / "reproduction")
     script = (
-        "import json, sys; from multicse.pipelines import evaluate, run;"
+        "import json, sys; from multicse.commands import evaluate, run;"
         "print([evaluate.main(words) for words in json.loads(sys.argv[1])], sorted(run.VERBS))"
     )
     command = [sys.executable, "-c", script, json.dumps([words for words, _, _ in CASES])]

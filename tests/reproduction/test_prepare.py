@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from multicse.commands.registry import NAMES, load
 from multicse.data.shards import RawSample, ShardSet
-from multicse.pipelines.registry import NAMES, load
 from multicse.reproduction import prepare
 from multicse.reproduction.downloads import SOURCES, Source, maker
 from multicse.reproduction.reproduce import PAPERS, tables_of

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from multicse.pipelines import pack
+from multicse.commands import pack
 from multicse.reproduction import translate
 
 WORDS = ["<pad>", "</s>", "<unk>", "the", "a", "cat", "dog", "sees", "likes", "one", "two", "red", "blue", "bird"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from multicse.pipelines.registry import NAMES
+from multicse.commands.registry import NAMES
 from multicse.trainers.engine.checkpoint import build_method
 from multicse.trainers.recipe import Recipe
 from tests.worlds import interrupted, recipes, run, same_weights

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_origin
 
 import pytest
 
-from multicse.pipelines.registry import NAMES, load
+from multicse.commands.registry import NAMES, load
 from multicse.trainers.engine import launch, workers
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.recipe import Recipe

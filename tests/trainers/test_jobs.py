@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from multicse.pipelines import evaluate, simcse
-from multicse.pipelines.cli import parse
+from multicse.commands import evaluate
+from multicse.commands.cli import parse
+from multicse.pipelines import simcse
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri

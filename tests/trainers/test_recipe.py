@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from multicse.commands.registry import NAMES, load
 from multicse.data.settings import marked
 from multicse.pipelines import cyclip, visualcse
-from multicse.pipelines.registry import NAMES, load
 from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.recipe import RecipeError

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from multicse.commands.pack import main as pack
 from multicse.data.errors import DataError
 from multicse.data.offline.demo import write_demo_shards
 from multicse.data.text_files import read_json
 from multicse.data.word_vectors import is_word_vectors, train_vectors
 from multicse.evaluation.load import fit_sentences
 from multicse.models.word_module import split
-from multicse.pipelines.pack import main as pack
 from multicse.reproduction.sources.small import table
 from multicse.reproduction.streams.eda import eda
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from multicse.commands.api import write_inputs
 from multicse.data.errors import DataError, command
 from multicse.data.shard_urls import format_options
 from multicse.data.shards import ShardSet
@@ -30,7 +31,6 @@ from multicse.evaluation.registry import SEED, absolute, families, found, kinds,
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.tasks.classification import read_labelled
-from multicse.pipelines.api import write_inputs
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline

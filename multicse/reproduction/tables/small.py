@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from multicse.pipelines import parts, registry
+from multicse.commands import registry
+from multicse.pipelines import parts
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.plugins import own_module
 from multicse.reproduction.tables.offline import Offline

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from multicse.pipelines import registry
+from multicse.commands import registry
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import Row
 from multicse.trainers.engine.checks import check_settings

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from multicse.commands import describe
 from multicse.data.errors import DataError
 from multicse.data.offline import demo, sentences
 from multicse.data.offline.audio import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS
 from multicse.data.shards import RawSample, ShardSet, read_manifest
 from multicse.data.streams import decode
-from multicse.pipelines import describe
 from tests.data.packing import samples
 
 EMOJI = ("emoji-train", "emoji-val", "emoji-test")

@@ -142,7 +142,7 @@ def test_export_settings_of_a_run(
     """A whitened model is exported and evaluated. A failed upload or too little text does not make the run fail."""
     from sentence_transformers import SentenceTransformer
 
-    from multicse.pipelines.cli import report
+    from multicse.commands.cli import report
     from multicse.trainers.engine import export
 
     def refuse(*_: object) -> str:

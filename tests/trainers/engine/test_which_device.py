@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from multicse.pipelines.describe import describe_recipe
+from multicse.commands.describe import describe_recipe
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.hosts import Host

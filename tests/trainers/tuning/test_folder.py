@@ -13,7 +13,7 @@ import pytest
 from ray import tune
 from safetensors.torch import load_file, save_file
 
-from multicse.pipelines import sweep as pipeline
+from multicse.commands import sweep as pipeline
 from multicse.trainers.engine import record
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.tracking import RunHandle, connect

@@ -1,6 +1,6 @@
 """Python API: `load_recipe`, `train`, `evaluate` and `pack`, which users import from `multicse`.
 
-`multicse.sweep` is in `multicse.pipelines.sweep`.
+`multicse.sweep` is in `multicse.commands.sweep`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from multicse.commands.registry import from_file, load, named, split
 from multicse.data.errors import DataError, did_you_mean
 from multicse.data.offline import OFFLINE
-from multicse.pipelines.registry import from_file, load, named, split
 from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def pack(
         >>> multicse.pack("text", "sentences.txt", "shards/text", licence="CC0-1.0").record["nsamples"]
         1
     """
-    from multicse.pipelines import pack as verb
+    from multicse.commands import pack as verb
 
     kinds: dict[str, Any] = {"text": verb.Text, "table": verb.Table, "images": verb.Images, "audio": verb.Audio}
     if kind not in kinds:

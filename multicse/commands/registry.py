@@ -1,4 +1,4 @@
-"""Find pipelines by name (scripts of this folder, entry points of installed packages) or by Python file.
+"""Find pipelines by name (scripts of `pipelines/`, entry points of installed packages) or by Python file.
 
 A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`).
 """
@@ -17,10 +17,9 @@ from multicse.data.text_files import read_text
 from multicse.plugins import load_file
 from multicse.trainers.recipe import Recipe, RecipeError
 
-NAMES = tuple(
-    file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)
-)
-"""Scripts of this folder with recipes; the other scripts are commands such as `evaluate`."""
+PAPERS = Path(__file__).parents[1] / "pipelines"
+NAMES = tuple(file.stem for file in sorted(PAPERS.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M))
+"""Scripts of `pipelines/` with recipes; the other scripts there start commands such as `evaluate`."""
 Recipes = Mapping[str, Callable[[], Recipe]]
 GROUP = "multicse.pipelines"
 """Group of entry points of installed packages: ``name = "package.module"``. Their methods are entry points of the group
@@ -48,7 +47,7 @@ def load(name: str) -> ModuleType:
         RecipeError: If the pipeline does not exist. The message names the nearest name.
     """
     if name in NAMES:
-        return importlib.import_module(f".{name}", __package__)
+        return importlib.import_module(f"multicse.pipelines.{name}")
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise RecipeError(f"file {name} not found; give an existing Python file with RECIPES, or the name of a pipeline")

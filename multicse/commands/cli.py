@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from multicse.commands import api, options, registry
+from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
-from multicse.pipelines import api, options, registry
-from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
 
@@ -24,7 +24,7 @@ UNIMPROVED = (
 """Warning at the end of a run with step 0 as its best step."""
 
 MINE = "mine"
-"""Word in place of a recipe's name: the recipe is made from the user's files (`pipelines/mine.py`)."""
+"""Word in place of a recipe's name: the recipe is made from the user's files (`mine`)."""
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
@@ -66,7 +66,7 @@ def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Reci
         DataError: If the files cannot be used.
         RecipeError: If the pipeline does not support such files, or a setting is invalid.
     """
-    from multicse.pipelines import mine
+    from multicse.commands import mine
 
     chosen = mine.choose(recipes, arguments)
     recipe = parse({MINE: lambda: chosen.recipe}, description, [MINE, *chosen.options])

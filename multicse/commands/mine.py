@@ -20,6 +20,8 @@ from typing import Annotated, Any, NamedTuple
 
 import tyro
 
+from multicse.commands import RULES
+from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import DataError
 from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import format_options, table_kind
@@ -27,8 +29,6 @@ from multicse.data.shard_writer import Drafts, LeftOut, Target, UnpackedSample, 
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
-from multicse.pipelines import RULES
-from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 

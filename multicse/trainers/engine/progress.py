@@ -15,6 +15,11 @@ LOOK = 0.5
 """Seconds between two updates from a worker."""
 
 
+def announce(action: str) -> None:
+    """Say on standard error what comes next and takes seconds, minutes on a busy machine."""
+    print(f"{action} ...", file=sys.stderr, flush=True)
+
+
 def duration(seconds: float) -> str:
     """Return seconds in a readable unit: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:

@@ -9,13 +9,13 @@ import re
 import secrets
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from multicse import clone
+from multicse.trainers.engine.progress import announce
 from multicse.trainers.recipe import Recipe
 
 TRAIN = {
@@ -138,8 +138,7 @@ def start_ray(recipe: Recipe) -> None:
         # Any function of the package will do: it is imported from the clone before workers search the current folder, which
         # may contain another clone.
         code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
-    action = "Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}"
-    print(f"{action} ...", file=sys.stderr, flush=True)
+    announce("Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}")
     settings: dict[str, Any] = {
         "address": "local" if here else None,
         "runtime_env": code,
@@ -156,7 +155,7 @@ def start_ray(recipe: Recipe) -> None:
             cause, facts = cause_of(error, here), _facts(error)
             if last or not cause.again:
                 raise RayStartError(cause.says.format(**facts)) from (error if verbose else None)
-            print(f"Ray did not start in time (load {facts['load']}). Starting it again ...", file=sys.stderr, flush=True)
+            announce(f"Ray did not start in time (load {facts['load']}). Starting it again")
             for folder in Path(facts["folder"]).glob(f"ray/session_*_{os.getpid()}"):
                 shutil.rmtree(folder, ignore_errors=True)
 

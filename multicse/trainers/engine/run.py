@@ -25,7 +25,7 @@ from multicse.trainers.engine.inputs import difference, inputs, start_over
 from multicse.trainers.engine.journal import Journal, retire
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import NoSuchRun, brief, connect, resolve_uri
-from multicse.trainers.engine.progress import ProgressLine
+from multicse.trainers.engine.progress import ProgressLine, announce
 from multicse.trainers.engine.record import (
     CHECKPOINT,
     EXPORT,
@@ -573,6 +573,8 @@ class Run:
         tags = {"identity": identity, RUN: self.record.get(RUN, "")}
         tags |= {**part.find, **part.tags} if part else {"key": key_of(recipe)}
         uri = recipe.run.tracking_uri or ""
+        if part is None and "mlflow" not in sys.modules:
+            announce("Opening MLflow")
         return open_run(uri, experiment_of(recipe), name, recipe.flat(), tags, run_id=run_id, journal=journal, data=data)
 
 

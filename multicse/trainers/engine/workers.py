@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -19,7 +18,7 @@ from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.engine.hosts import RayHost, Stopped
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
-from multicse.trainers.engine.progress import Board, ProgressLine
+from multicse.trainers.engine.progress import Board, ProgressLine, announce
 from multicse.trainers.engine.record import CHECKPOINT, JOURNAL, OUTLIVES, RAY, WRITER, locked
 from multicse.trainers.engine.stop import Stop
 from multicse.trainers.engine.store import NODE_FOLDER, Store
@@ -83,7 +82,7 @@ def in_workers(recipe: Recipe, store: Store, handle: RunHandle, stop: Stop, call
         ),
     )
     workers = "a training worker" if run.num_workers == 1 else f"{run.num_workers} training workers"
-    print(f"Starting {workers} ...", file=sys.stderr, flush=True)
+    announce(f"Starting {workers}")
     outcome: Future[Any] = Future()
 
     def fit() -> None:

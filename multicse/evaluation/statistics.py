@@ -91,8 +91,11 @@ def power(effect: float, sd: float, n: int, level: float = 0.05) -> float:
     """
     if n < 2 or not sd > 0:
         raise EvaluationError(f"power needs at least 2 pairs and a standard deviation above 0, got {n} and {sd}")
+    if not effect:
+        return level
     limit, shift = scipy.stats.t.ppf(1 - level / 2, n - 1), effect / sd * n**0.5
-    return float(scipy.stats.nct.sf(limit, n - 1, shift) + scipy.stats.nct.cdf(-limit, n - 1, shift))
+    # The square of a noncentral t; SciPy's noncentral t itself is NaN for some shifts of 10 and more.
+    return float(scipy.stats.ncf.sf(limit**2, 1, n - 1, shift**2))
 
 
 def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:

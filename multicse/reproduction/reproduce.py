@@ -92,10 +92,11 @@ def main(argv: list[str] | None = None) -> int:
         arguments.coverage.write_text(coverage(), encoding="utf-8")
         return 0
     if arguments.results is not None:
-        text, claims = rendered(arguments.results)
+        text, drawn = rendered(arguments.results)
         arguments.results.write_text(text, encoding="utf-8")
-        if claims and (image := EFFECTS.search(text)):
-            save(effects(claims), arguments.results.parent / image[1], "evidence")
+        for image in FIGURE.finditer(text):
+            if image[2] in drawn:
+                save(drawn[image[2]], arguments.results.parent / image[1], image[2])
         return 0
     if arguments.paper is None or arguments.table is None:
         for paper in [arguments.paper] if arguments.paper else PAPERS:
@@ -185,7 +186,7 @@ SMALL = Path(SMALL_ENCODER).name
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "eval_steps", "data", "commit", "run")
 """Fields of a stored result, in addition to its scores."""
 MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
-EFFECTS = re.compile(r"!\[[^]]*\]\((\S*)evidence\.png\)")
+FIGURE = re.compile(r"!\[[^]]*\]\((\S*/)?(\S+)\.png\)")
 
 
 def _kept(
@@ -230,9 +231,15 @@ def _judged(kept: Mapping[str, Any]) -> list[Verdict]:
     return judged(table, kept["columns"], values, faults(kept))
 
 
-def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
-    """Render the tables of a Markdown page from files relative to it, and return them with the verdicts by table."""
+def rendered(page: Path) -> tuple[str, dict[str, Figure]]:
+    """Render the tables of a Markdown page from files relative to it.
+
+    Returns:
+        The page, and figures by name: "evidence" with the effects of all claims, and "NAME-tuning" with the learning rates
+        that were tried for NAME.json.
+    """
     claims: dict[str, list[Verdict]] = {}
+    drawn = dict[str, Figure]()
 
     def block(match: re.Match[str]) -> str:
         kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
@@ -241,9 +248,12 @@ def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
         else:
             text = _table_text(kept, "markdown")
             claims[kept["table"]] = _judged(kept)
+            if "tuning" in kept:
+                drawn[f"{Path(match[1]).stem}-tuning"] = cells(kept["tuning"])
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
-    return MARKED.sub(block, page.read_text(encoding="utf-8")), claims
+    text = MARKED.sub(block, page.read_text(encoding="utf-8"))
+    return text, drawn | ({"evidence": effects(claims)} if claims else {})
 
 
 def _compared(report: Mapping[str, Any]) -> str:

@@ -249,7 +249,7 @@ def errors() -> str:
         )
         for entry in listed["data"]
     )
-    causes = ((f"`{re.sub('{(.*?)}', lambda fact: fact[1].upper(), cause.says)}`",) for cause in (*CAUSES, UNANSWERED, BUSY))
+    causes = ((f"`{re.sub('{(.*?)}', lambda fact: fact[1].upper(), cause.text)}`",) for cause in (*CAUSES, UNANSWERED, BUSY))
     parts = {
         "Settings": table(("recipe", "changed to", "message"), refused),
         "Commands": table(("command", "the message contains"), commands),

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
+from multicse import clone
 from multicse.commands import RULES
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
@@ -364,7 +365,9 @@ def _head(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def coverage() -> str:
-    """Return `docs/papers/coverage.md`: every table and figure with its command and the rows that can be run."""
+    """Return `docs/papers/coverage.md`, in a clone: every table and figure with its rows, results, cost and command."""
+    docs = (clone() or Path()) / "docs"
+    costs = (docs / "how-to/size-and-cost.md").read_text(encoding="utf-8")
     lines = [
         "# Tables and figures of the papers",
         "",
@@ -373,14 +376,21 @@ def coverage() -> str:
         "on a laptop, on public data that `python reproduction/prepare.py small` downloads once: about 130 MB from GitHub,",
         "checked against fixed commits and listed with its licences in `LICENCES.txt`. An interrupted command resumes;",
         "later commands find the data by themselves.",
+        "",
+        "No table has been run at its paper's scale; *measured* means that results at the small scale are in docs/results.",
+        "*A100 hours* are computed, not measured: trained rows x seeds x the hours of one recipe of the paper in bf16 from",
+        "[size and cost](../how-to/size-and-cost.md). Larger encoders cost more, tuning and evaluation are not included, and",
+        "rows that tables share are trained once.",
     ]
+    found = re.findall(r"^\| `(\w+)/\S+` \|[^|]*\|[^|]*\| (\S+) \|", costs, re.MULTILINE)
+    hours = {family: float(one) for family, one in found}
     for paper in PAPERS:
         lines += [
             "",
             f"## {paper}",
             "",
-            "| | content | rows: trained, evaluated, not run | command |",
-            "|---|---|---|---|",
+            "| | content | rows: trained, evaluated, not run | measured | A100 hours | command |",
+            "|---|---|---|---|---:|---|",
         ]
         details: dict[str, list[str]] = {}
         for key, table in tables_of(paper).items():
@@ -391,7 +401,14 @@ def coverage() -> str:
             short = ", ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
             had = ", ".join(map(str, counts)) + (f" ({short})" if short else "")
             command = f"`python reproduction/reproduce.py {paper} {key}`" if counts[0] + counts[1] else "-"
-            lines.append(f"| {key} | {table.title} | {had} | {command} |")
+            files = [docs / "results" / f"{start}{paper}-{key}.json" for start in ("", "mini-")]
+            kept = "small scale" if any(file.is_file() for file in files) else "never" if counts[0] + counts[1] else "-"
+            families = [row.recipe.partition("/")[0] for row in table.rows if row.recipe]
+            seeds = table.seeds if isinstance(table.seeds, int) else len(table.seeds or "1")
+            known = {*families} <= {*hours}
+            total = seeds * sum(hours[name] for name in families) if known else 0.0
+            cost = (f"{total:,.0f}" if total >= 10 else f"{total:.2g}") if known else "not computed"
+            lines.append(f"| {key} | {table.title} | {had} | {kept} | {cost if families else '-'} | {command} |")
         lines += ["", "Rows that are not run:", ""] if details else []
         lines += [f"- {', '.join(keys)}: {reason}" for reason, keys in details.items()]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ LOOK = 0.5
 
 
 def announce(action: str) -> None:
-    """Say on standard error what comes next and takes seconds, minutes on a busy machine."""
+    """Print on standard error what comes next and takes seconds, or minutes on a busy machine."""
     print(f"{action} ...", file=sys.stderr, flush=True)
 
 

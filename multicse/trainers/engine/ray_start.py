@@ -1,4 +1,4 @@
-"""How a run starts Ray on this machine or joins a cluster, and what it says if Ray does not come up; process priorities."""
+"""How a run starts Ray on this machine or joins a cluster, and its message if Ray does not come up; process priorities."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Cause(NamedTuple):
 
     pattern: str
     """Regular expression for the text of Ray's error."""
-    says: str
+    text: str
     """What is wrong and what to do; of `_facts`."""
     again: bool = False
     """A second try may succeed."""
@@ -154,7 +154,7 @@ def start_ray(recipe: Recipe) -> None:
                 return
             cause, facts = cause_of(error, here), _facts(error)
             if last or not cause.again:
-                raise RayStartError(cause.says.format(**facts)) from (error if verbose else None)
+                raise RayStartError(cause.text.format(**facts)) from (error if verbose else None)
             announce(f"Ray did not start in time (load {facts['load']}). Starting it again")
             for folder in Path(facts["folder"]).glob(f"ray/session_*_{os.getpid()}"):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -193,6 +193,7 @@ OTHER: dict[str, Any] = {
     "EvaluationConfig.final": ("lee",),
     "ScheduleConfig.groups": {"weights": {"lr": 0.0}},
     "WordEncoderConfig.max_words": 4,
+    "AudioConfig.patch_size": 8,  # with 1, a spectrogram has 4,096 patches: a minute and 6 GB
     **dict.fromkeys(("ImagePatchesConfig.image_size", "ImageStream.size"), 16),
     **dict.fromkeys(("AudioConfig.frames", "AudioStream.frames"), 64),
     **dict.fromkeys(("AudioConfig.bins", "AudioStream.bins", "AudioInput.bins"), 16),

@@ -215,12 +215,10 @@ def note(step, metrics, engine):
 """
 
 
-@pytest.mark.parametrize(("workers", "module"), [(0, "mine.notes"), (0, "{}/mine/notes.py"), (1, "{}/mine/notes.py")])
+@pytest.mark.parametrize("module", ["mine.notes", "{}/mine/notes.py"])
 def test_callbacks_get_steps_and_evaluations(
-    workers: int, module: str, short: Recipe, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    module: str, short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if workers:
-        request.getfixturevalue("local_ray")
     monkeypatch.setattr(deliver, "draw_figures", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -228,7 +226,7 @@ def test_callbacks_get_steps_and_evaluations(
     Path("mine").mkdir()
     Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
     callbacks = (f"{module}:note".format(tmp_path),)
-    launch.run_recipe(short.changed({"run.callbacks": callbacks, "run.num_workers": workers, "run.cpus_per_worker": 0.5}))
+    launch.run_recipe(short.replace("run.callbacks", callbacks))
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
     assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]

@@ -55,12 +55,38 @@ def test_threads_of_torch_spin_only_briefly(first: str) -> None:
     assert "GOMP_SPINCOUNT = '1000'" in found
 
 
+NOTE = """
+from pathlib import Path
+
+def note(step, metrics, engine):
+    with Path({place!r}).open("a") as file:
+        print(step, file=file)
+"""
+
+
 @pytest.mark.usefixtures("local_ray")
-def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_worker_end_to_end(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The worker has the file of a callback, and the data as the driver opened it: fewer samples than in the folders."""
     from mlflow import MlflowClient
     from sentence_transformers import SentenceTransformer
 
-    summary = run_recipe(recipe.replace("run.num_workers", 1).replace("run.max_steps", 3))
+    opened: list[ShardSet] = []
+
+    def fewer(urls: str) -> ShardSet:
+        opened.append(replace(opens(urls), first=32))
+        return opened[-1]
+
+    opens = ShardSet.open
+    (tmp_path / "notes.py").write_text(NOTE.format(place=str(tmp_path / "told")))
+    changes = {"run.max_steps": None, "run.epochs": 1.5, "run.callbacks": (f"{tmp_path}/notes.py:note",)}
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardSet, "open", fewer)
+        patch.setattr(StreamConfig, "open", lambda self: ShardSet.open(self.shards))
+        summary = run_recipe(recipe.changed({"run.num_workers": 1, **changes}))
+    assert len(opened) == len(recipe.streams)
+    assert {"1", "2", "3"} <= set((tmp_path / "told").read_text().split())
     assert "Starting a training worker ...\n" in capsys.readouterr().err
     run = tmp_path / "run"
     assert json.loads((run / "summary.json").read_text()) == summary
@@ -81,7 +107,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.Ca
     assert sections[-2:] == bars and set(sections[:-2]) <= curves
     data = {one.dataset.name: one for one in logged.inputs.dataset_inputs}
     assert set(data) == {"text", "image", "audio"}
-    assert data["text"].dataset.digest == recipe.streams["text"].open().digest
+    assert {one.dataset.digest for one in data.values()} == {one.digest for one in opened}
     description = logged.data.tags["mlflow.note.content"]
     assert description.startswith("| task") and "## " not in description
     assert f"{summary['after']['lee']['spearman']:.2f}" in description
@@ -95,22 +121,6 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path, capsys: pytest.Ca
     further = recipe.replace("encoder.path", summary["export"]).replace("run.max_steps", 1)
     before = run_recipe(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
     assert before["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_shards_are_opened_once_for_driver_and_workers(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers use the data set as opened by the driver, here with fewer samples than the folder contains."""
-    opened: list[ShardSet] = []
-
-    def fewer(urls: str) -> ShardSet:
-        opened.append(replace(opens(urls), first=32))
-        return opened[-1]
-
-    opens = ShardSet.open
-    monkeypatch.setattr(ShardSet, "open", fewer)
-    monkeypatch.setattr(StreamConfig, "open", lambda self: ShardSet.open(self.shards))
-    once = text_only(recipe).changed({"run.num_workers": 1, "run.max_steps": None, "run.epochs": 1})
-    assert run_recipe(once)["steps"] == 2 and len(opened) == 1
 
 
 @pytest.fixture

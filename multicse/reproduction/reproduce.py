@@ -379,8 +379,8 @@ def coverage() -> str:
         "",
         "No table has been run at its paper's scale; *measured* means that results at the small scale are in docs/results.",
         "*A100 hours* are computed, not measured: trained rows x seeds x the hours of one recipe of the paper in bf16 from",
-        "[size and cost](../how-to/size-and-cost.md). Larger encoders cost more, tuning and evaluation are not included, and",
-        "rows that tables share are trained once.",
+        "[size and cost](../how-to/size-and-cost.md). Larger encoders cost more, tuning and evaluation are not included,",
+        "and rows that tables share are trained once.",
     ]
     found = re.findall(r"^\| `(\w+)/\S+` \|[^|]*\|[^|]*\| (\S+) \|", costs, re.MULTILINE)
     hours = {family: float(one) for family, one in found}

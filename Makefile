@@ -67,7 +67,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The rows of docs/results/performance.md.
+# The rows of docs/dev/performance.md.
 bench: $(STAMP)
 	for name in floor road engine workers; do $(BIN)/python -m benchmarks.speed.$$name || exit 1; done
 

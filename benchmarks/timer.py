@@ -1,4 +1,4 @@
-"""Time the sides of a benchmark alternately, and print their ratio as a row of docs/results/performance.md.
+"""Time the sides of a benchmark alternately, and print their ratio as a row of docs/dev/performance.md.
 
 Processor time is measured on a CPU, since other programs may use the machine, and wall time on a GPU.
 """
@@ -105,7 +105,7 @@ def report(
     unit: str = "",
     why: str = "",
 ) -> None:
-    """Print a target as a row of docs/results/performance.md.
+    """Print a target as a row of docs/dev/performance.md.
 
     Args:
         area: Section of the page.

@@ -225,7 +225,7 @@ def _knock(address: str) -> None:
 def in_background() -> Iterator[None]:
     """Start processes that wait for a free core instead of preempting training (Linux's SCHED_BATCH).
 
-    Every Ray process wakes up 100 times per second (docs/results/performance.md). Child processes inherit the policy.
+    Every Ray process wakes up 100 times per second (docs/dev/performance.md). Child processes inherit the policy.
     """
     if not hasattr(os, "SCHED_BATCH"):
         yield

@@ -15,7 +15,7 @@ from multicse.commands.registry import from_file
 from multicse.data.shards import ShardSet, read
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import fit_sentences
-from multicse.evaluation.report import read_report
+from multicse.evaluation.report import Report
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.evaluation.tasks.zero_shot import read_prompts
 from multicse.pipelines import simcse
@@ -52,7 +52,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     ),
     "recipe": ("recipe.json", simcse.smoke().to_json(), lambda file: from_file(file).to_json()),
     "callback": ("mine.py", f"def note(*_):\n    return {LINES[0]!r}\n", _callback),
-    "report": ("r.json", '{"results": {\n"lee": {"ß": 1}}}', lambda file: read_report(file, [_Named()]).report),  # type: ignore[list-item]
+    "report": ("r.json", '{"results": {\n"lee": {"ß": 1}}}', lambda file: Report.read(file, [_Named()]).results),  # type: ignore[list-item]
     "lines": ("x.txt", "\n".join(LINES), fit_sentences),
     "pairs": ("x.tsv", TABLE, lambda file: pair_task(file).pairs),
     "labels": ("x.tsv", LABELLED, lambda file: read_labelled(file, 0).hash),

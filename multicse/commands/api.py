@@ -178,7 +178,7 @@ def evaluate(
     """
     from sentence_transformers import SentenceTransformer
 
-    from multicse.evaluation import registry, task
+    from multicse.evaluation import registry, report, task
     from multicse.evaluation.encoders.encoder import FolderEncoder
     from multicse.evaluation.load import load_for
     from multicse.trainers.engine.cluster import quiet
@@ -193,7 +193,7 @@ def evaluate(
     else:
         loaded = isinstance(model, SentenceTransformer)
         encoder = FolderEncoder(model, Path(), "own", batch_size) if loaded else model
-    return task.evaluate(chosen, encoder)
+    return dict(report.evaluate(chosen, encoder))
 
 
 def pack(

@@ -137,17 +137,12 @@ def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
 
 def report(summary: dict[str, Any]) -> str:
     """Return the lines at the end of a run: scores before and after training, model, MLflow run."""
-    from multicse.evaluation.tables import averages, before_after, layout
+    from multicse.evaluation.tables import layout, run_legend, run_rows
     from multicse.models.hub_folders import carried_files
 
     trust = ", trust_remote_code=True" if carried_files(Path(summary["export"])) else ""
-    columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]
-    columns = [when for when in columns if summary[when] or when in ("before", "after")]
-    scores = {when: summary[when] | averages(summary[when]) for when in columns}
-    rows = before_after(scores, is_shown, ("before", "after"))
-    lines = ["", layout(rows)] if len(rows) > 1 else []
-    if "baseline" in columns:
-        lines.append("baseline: the encoder before training, whitened on the training text")
+    head, *rows = run_rows(summary)
+    lines = ["", layout([head, *rows]), *run_legend(head)] if rows else []
     models = [f"{summary['export']}   (SentenceTransformer({summary['export']!r}{trust}))"]
     if summary["tracking_uri"].startswith("http"):  # the folder may be removed with its pod
         models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri URI -d FOLDER)")
@@ -167,10 +162,3 @@ def report(summary: dict[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)
-
-
-def is_shown(metric: str) -> bool:
-    """Return True for metrics of the tables at the end of a run and in the model card; MLflow has all metrics."""
-    from multicse.trainers.engine.card import SHOWN
-
-    return metric in SHOWN

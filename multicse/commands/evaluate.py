@@ -14,16 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import tyro
 
 from multicse import plugins
 from multicse.commands import RULES
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
-from multicse.evaluation.load import load_for, parse
-from multicse.evaluation.report import Measured, Outcome
-from multicse.evaluation.task import EvaluationError, Task
+from multicse.evaluation.load import Model, load_for, parse
+from multicse.evaluation.report import Outcome, Report
+from multicse.evaluation.task import EvaluationError, Task, encode_once
 from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
@@ -111,51 +110,46 @@ def _check_used(arguments: Arguments) -> None:
 
 def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
     assert arguments.model is not None
-    measured = _measure(arguments, arguments.model, tasks)
-    results = measured.report["results"]
+    model = _load(arguments, arguments.model, tasks)
+    encoded = encode_once(tasks, model)
+    found = report.measure(arguments.model, model, tasks, encoded)
     if arguments.style == "text":
-        table = tables.task_table(results | tables.averages(results))
+        table = tables.task_table(found)
     else:
-        table = tables.comparison([tables.Row(arguments.model, [results])], arguments.metric, style=arguments.style)
+        table = tables.comparison([tables.Row(arguments.model, [found])], arguments.metric, style=arguments.style)
     drawn = arguments.figures is not None or arguments.experiment is not None
-    figures = dict(report.figures(measured.encoded, tasks, arguments.seed)) if drawn and measured.encoded else {}
-    return Outcome(table, measured.report, _flat(results), figures, measured)
+    figures = dict(report.figures(encoded, tasks, arguments.seed)) if drawn else {}
+    return Outcome(table, found.content, found.flat, figures, found)
 
 
 def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    runs: dict[str, list[Measured]] = {}
+    runs: dict[str, list[Report]] = {}
     for label, spec in _entries(arguments.compare):
         saved = spec.endswith(".json")
-        measured = report.read_report(Path(spec), tasks) if saved else _measure(arguments, spec, tasks)
-        # Embeddings are dropped before the next model is evaluated.
-        runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
-    reports = {label: [measured.report for measured in several] for label, several in runs.items()}
-    report.check_comparable({**reports, "--data": [report.local(tasks)]})
-    rows = [
-        tables.Row(label, [r["results"] for r in reports[label]], several[0].examples if len(several) == 1 else {})
-        for label, several in runs.items()
-    ]
-    gold = {task.name: ratings for task in tasks if isinstance(ratings := getattr(task, "gold", None), np.ndarray)}
-    marks = tables.significance(rows, gold, arguments.metric) if len(rows) > 1 else None
-    content: dict[str, Any] = {"models": reports}
+        found = Report.read(Path(spec), tasks) if saved else report.measure(spec, _load(arguments, spec, tasks), tasks)
+        runs.setdefault(label, []).append(found)
+    report.check_comparable(runs, tasks)
+    rows = [tables.Row(label, several) for label, several in runs.items()]
+    marks = tables.significance(rows, report.gold_of(tasks), arguments.metric) if len(rows) > 1 else None
+    content: dict[str, Any] = {"models": {label: [one.content for one in several] for label, several in runs.items()}}
     if marks is not None:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
         content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
     table = tables.comparison(rows, arguments.metric, marks, arguments.style)
     metrics: dict[str, float] = {}
-    for label, several in reports.items():
-        values = [_flat(one["results"]) for one in several]
+    for label, several in runs.items():
+        values = [one.flat for one in several]
         metrics |= {
             f"{_file_name(label)}/{key}": statistics.mean(v[key] for v in values)
             for key in values[0]
             if all(key in v for v in values)
         }
-    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(reports, tasks)})
+    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(runs, tasks)})
 
 
-def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
+def _load(arguments: Arguments, spec: str, tasks: list[Task]) -> Model:
     settings = {name: getattr(arguments, name) for name in ("fit", "pooling", "device", "batch_size", "seed")}
-    return report.measure(spec, load_for(tasks, spec, **settings), tasks)
+    return load_for(tasks, spec, **settings)
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -167,12 +161,6 @@ def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
         ends = [len(entry), *(found.start() for found in re.finditer("[@+]", entry))]
         is_path = any("=" in entry[:end] and Path(entry[:end]).exists() for end in ends)
         yield (label, spec) if equals and label and spec and not is_path else (entry, entry)
-
-
-def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
-    return {
-        f"{task}/{m}": value for task, scores in results.items() for m, value in scores.items() if isinstance(value, float)
-    }
 
 
 def _file_name(label: str) -> str:
@@ -241,12 +229,9 @@ def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = Non
     from multicse.evaluation.figures.basic import save
 
     if arguments.json is not None:
-        replaced = arguments.json.is_file()
-        arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if outcome.measured is not None and outcome.measured.examples:
-            report.write_examples(arguments.json, outcome.measured.examples)  # for paired tests of --compare
-        elif replaced and outcome.measured is not None:
-            arguments.json.with_suffix(".npz").unlink(missing_ok=True)  # of the earlier report
+        arguments.json.write_text(json.dumps(outcome.content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if outcome.report is not None:
+            outcome.report.write_examples(arguments.json)  # for paired tests of --compare
         print(f"written to {arguments.json}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():
@@ -255,7 +240,7 @@ def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = Non
     if handle is not None:
         handle.log_metrics(outcome.metrics)
         with tempfile.TemporaryDirectory() as place:
-            (Path(place) / "report.json").write_text(json.dumps(outcome.report, indent=2), encoding="utf-8")
+            (Path(place) / "report.json").write_text(json.dumps(outcome.content, indent=2), encoding="utf-8")
             for name, figure in outcome.figures.items():
                 save(figure, Path(place) / "figures", _file_name(name))
             handle.log_artifact(place)

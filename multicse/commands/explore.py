@@ -203,7 +203,7 @@ def _index_of(spec: str, place: str, arguments: Arguments) -> Index:
 
 
 @cache
-def _measured(spec: str, name: str, arguments: Arguments) -> report.Measured:
+def _measured(spec: str, name: str, arguments: Arguments) -> report.Report:
     """Evaluate a model on a set of rated pairs: correlation, cosines, alignment and uniformity."""
     tasks = registry.make_tasks([name, name + registry.GEOMETRY], arguments.evaluation_data)
     return report.measure(spec, _model_of(spec, arguments), tasks)
@@ -270,7 +270,7 @@ def _show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
     st.caption("off: difference between the ranks by cosine and by rating, in % of all pairs (+ overestimates similarity)")
     for spec in arguments.models:
         done = _measured(spec, name, arguments)
-        st.subheader(plain(f"{spec}: Spearman {done.report['results'][name]['spearman']:.2f}"))
+        st.subheader(plain(f"{spec}: Spearman {done[name]['spearman']:.2f}"))
         worst = worst_pairs(_pair_task(name, arguments), done.examples[name])
         _show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
 
@@ -278,11 +278,11 @@ def _show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
 def _show_geometry(st: Any, arguments: Arguments, name: str) -> None:
     """Show alignment and uniformity of the models as a figure and a table."""
     geometry = name + registry.GEOMETRY
-    reports = {spec: _measured(spec, name, arguments).report for spec in arguments.models}
+    reports = {spec: _measured(spec, name, arguments) for spec in arguments.models}
     tasks = registry.make_tasks([geometry], arguments.evaluation_data)
     for _, figure in report.scatter({spec: [one] for spec, one in reports.items()}, tasks):
         st.pyplot(figure, width=700)
-    rows = {spec: one["results"][name] | one["results"][geometry] for spec, one in reports.items()}
+    rows = {spec: one[name] | one[geometry] for spec, one in reports.items()}
     columns = ["spearman", "alignment", "uniformity", "mean_cosine"]
     st.dataframe(pd.DataFrame(rows).T[columns].astype(float).round(3))
 

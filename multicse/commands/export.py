@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -110,11 +110,11 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
 
     state = read_state(checkpoint)
     step, _ = Selection.read(recipe.evaluation, state).kept(state["progress"]["step"])
-    numbers = {"before": state["progress"]["before"], "best_step": step}
+    numbers: dict[str, Any] = {"before": state["progress"]["before"], "best_step": step}
     for place in checkpoint.absolute().parents[:2]:
         found = record.read(place).get("summary", {})
         if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
-            numbers = {name: found.get(name) for name in ("before", "baseline", "after", "best_step")}
+            numbers = found
     return model_card(json.loads(used.to_json()), describe_known_shards_of(recipe), numbers, library_versions(), text)
 
 

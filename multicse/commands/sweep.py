@@ -17,9 +17,10 @@ import tyro
 
 from multicse.commands import RULES, registry
 from multicse.commands.api import load_recipe, write_inputs
-from multicse.commands.cli import is_shown, parse, refuse_unused
+from multicse.commands.cli import parse, refuse_unused
 from multicse.data.errors import cli_errors, command, did_you_mean
-from multicse.evaluation.tables import averages, before_after, layout
+from multicse.evaluation.report import averages
+from multicse.evaluation.tables import layout, side_by_side
 from multicse.trainers.engine import record
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
@@ -407,7 +408,7 @@ def _last_words(summary: Mapping[str, Any]) -> str:
     columns = ["before", *(["baseline"] if summary["baseline"] else [])]
     sides = ("unchanged", "best") if summary["best"]["trial"] else ("unchanged",)
     held = {side: summary["held_out"].get(side, {}) for side in sides}
-    rows = before_after({name: summary[name] | averages(summary[name]) for name in columns} | held, is_shown)
+    rows = side_by_side({name: summary[name] | averages(summary[name]) for name in columns} | held)
     best, counts = summary["best"], summary["trials"]
     return "\n".join(
         [

@@ -14,7 +14,7 @@ from multicse.data import shard_urls
 from multicse.data.errors import did_you_mean
 from multicse.data.settings import marks
 from multicse.evaluation.kind import Family, Kind, Options, split
-from multicse.evaluation.tables import SEVEN
+from multicse.evaluation.report import SEVEN
 from multicse.evaluation.task import EvaluationError, Task
 from multicse.evaluation.tasks import sts
 from multicse.evaluation.tasks.geometry import GeometryTask

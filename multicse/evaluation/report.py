@@ -1,4 +1,4 @@
-"""Reports of evaluated models: scores with provenance, values for significance tests, and figures."""
+"""Report: the scores of an encoder on some tasks, which training, `evaluate` and model cards share; and its figures."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import json
 import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from multicse import plugins
 from multicse.data.text_files import read_text
-from multicse.evaluation import tables
-from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
+from multicse.evaluation import statistics
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score, Task, encode_once
 from multicse.evaluation.tasks.geometry import GeometryTask
 from multicse.evaluation.tasks.sts import PairTask
 
@@ -29,45 +29,195 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+Results = Mapping[str, Mapping[str, Any]]  # task -> metric or detail -> value
+SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
+TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 EXAMPLES = "task:"
 """Prefix of tasks in the .npz file: a task may have the name of a parameter of numpy, such as ``file``."""
+COUNTS = ("pairs", "items")
+"""Details with the number of examples of a task whose examples are not kept."""
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One model on some tasks."""
+@dataclass(frozen=True, eq=False)
+class Report(Mapping[str, dict[str, float]]):
+    """Scores of one encoder: the metrics of every task, ``report["lee"]["spearman"]``, and where they come from.
 
-    report: dict[str, Any]
-    """Content of the JSON file."""
-    examples: dict[str, np.ndarray] = field(default_factory=dict)
-    """Values (N,) of each task for a paired test of two single runs."""
-    encoded: Encoded | None = None
-    """Embeddings of the tasks' sentences."""
+    Its JSON (`content`) is a file of ``evaluate --json``; the examples are in an .npz file next to it.
+    """
+
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    """Metrics, details and examples by task."""
+    model: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """See `provenance`."""
+
+    @classmethod
+    def of(cls, results: Results, examples: Mapping[str, np.ndarray] | None = None, **fields: Any) -> Self:
+        """Return the report with stored results, whose metrics are the values of type float.
+
+        Args:
+            results: Metrics and details by task.
+            examples: Values (N,) by task; see `Score`.
+            fields: Further fields of the report.
+        """
+        scores = {}
+        for task, found in results.items():
+            metrics = {name: value for name, value in found.items() if isinstance(value, float)}
+            details = {name: value for name, value in found.items() if name not in metrics}
+            scores[task] = Score(metrics, details, (examples or {}).get(task))
+        return cls(scores, **fields)
+
+    @classmethod
+    def read(cls, file: Path, tasks: Sequence[Task]) -> Self:
+        """Read the results of these tasks from a JSON file. Raises EvaluationError if it has none of them."""
+        names = [task.name for task in tasks]
+        try:
+            content = json.loads(read_text(file))
+            results = {name: {**found} for name, found in content["results"].items() if name in names}
+            model, source = content.get("model", ""), content.get("provenance", {})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise EvaluationError(
+                f"{file} is not a report of a single model ({error!r}); --model ... --json writes one"
+            ) from None
+        if not results:
+            raise EvaluationError(f"{file} contains none of the tasks {', '.join(names)}")
+        examples: dict[str, np.ndarray] = {}
+        if (arrays := file.with_suffix(".npz")).is_file():
+            with np.load(arrays, allow_pickle=False) as saved:
+                examples = {name.removeprefix(EXAMPLES): saved[name] for name in saved.files}
+        return cls.of(results, examples, model=model, provenance=source)
+
+    def write_examples(self, file: Path) -> None:
+        """Write the examples to the .npz file next to the JSON file; without any, one of an earlier report is removed."""
+        arrays: Any = {f"{EXAMPLES}{name}": array for name, array in self.examples.items()}
+        if arrays:
+            np.savez_compressed(file.with_suffix(".npz"), **arrays)
+        else:
+            file.with_suffix(".npz").unlink(missing_ok=True)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """Content of the JSON file."""
+        means = averages(self.results)
+        return {
+            "model": self.model,
+            "results": self.results,
+            **({"averages": means} if means else {}),
+            "provenance": self.provenance,
+        }
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Metrics and details by task."""
+        return {task: {**score.metrics, **score.details} for task, score in self.scores.items()}
+
+    @property
+    def examples(self) -> dict[str, np.ndarray]:
+        """Values (N,) by task for a paired test; see `Score`."""
+        return {task: score.examples for task, score in self.scores.items() if score.examples is not None}
+
+    @property
+    def flat(self) -> dict[str, float]:
+        """Metrics by ``TASK/METRIC``."""
+        return {f"{task}/{name}": value for task, metrics in self.items() for name, value in metrics.items()}
+
+    def with_averages(self, metric: str | None = None) -> Report:
+        """Return the report with the averages of its tasks as tasks; see `averages`."""
+        means = {task: Score(found) for task, found in averages(self.results, metric).items()}
+        return replace(self, scores={**self.scores, **means})
+
+    def count(self, task: str) -> int | None:
+        """Return the number of pairs or other examples of a task, or None if it is not known."""
+        _, details, examples = self.scores[task]
+        return next((details[name] for name in COUNTS if name in details), None if examples is None else len(examples))
+
+    def test(self, other: Report, task: str, metric: str, gold: Mapping[str, np.ndarray]) -> statistics.Test | None:
+        """Test the difference of another report from this one on a task; None without the values that a test needs.
+
+        Args:
+            other: Report of another encoder.
+            task: Task that both have.
+            metric: Accuracy, or a correlation.
+            gold: Ratings (N,) by task, see `gold_of`.
+        """
+        first, second = self.examples.get(task), other.examples.get(task)
+        if first is None or second is None:
+            return None
+        if metric == "accuracy":
+            return statistics.sign_test(first, second)
+        if metric in ("spearman", "pearson") and task in gold:
+            return statistics.paired_bootstrap(first, second, gold[task], metric)
+        return None
+
+    def changes(self, after: Report, tasks: Sequence[Task]) -> dict[str, dict[str, Any]]:
+        """Return by task the main metric, the number of examples, and if it can be tested p and interval of the change.
+
+        Args:
+            after: Report of the encoder after training; this one is before it.
+            tasks: The tasks of both.
+        """
+        found, gold = {}, gold_of(tasks)
+        for task in tasks:
+            tested = self.test(after, task.name, task.primary, gold)
+            count = after.count(task.name)
+            found[task.name] = {
+                "metric": task.primary,
+                **({} if count is None else {"n": count}),
+                **({} if tested is None else tested._asdict()),
+            }
+        return found
+
+    def __getitem__(self, task: str) -> dict[str, float]:
+        return self.scores[task].metrics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.scores)
+
+    def __len__(self) -> int:
+        return len(self.scores)
 
 
-@dataclass
-class Outcome:
-    """Output of a command: a table, the JSON report, metrics for MLflow, and figures."""
-
-    table: str
-    report: dict[str, Any]
-    metrics: dict[str, float]
-    figures: dict[str, Figure]
-    measured: Measured | None = None
+def evaluate(tasks: Sequence[Task], encoder: Encoder) -> Report:
+    """Score an encoder on tasks with distinct names; each distinct sentence is encoded once."""
+    encoded = encoder if isinstance(encoder, Encoded) else encode_once(tasks, encoder)
+    return Report({task.name: task.score(encoded) for task in tasks})
 
 
-def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
-    """Score a model on every task, encoding each distinct text once; `spec` names the model in the report."""
-    encoded = encode_once(tasks, model)
-    scores = {task.name: task.score(encoded) for task in tasks}
-    results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
-    report: dict[str, Any] = {"model": spec, "results": results}
-    if averages := tables.averages(results):
-        report["averages"] = averages
-    report["provenance"] = provenance(model, tasks)
-    examples = {name: score.examples for name, score in scores.items() if score.examples is not None}
-    return Measured(report, examples, encoded)
+def measure(spec: str, model: Model, tasks: Sequence[Task], encoded: Encoded | None = None) -> Report:
+    """Score a model, and say where the scores come from.
+
+    Args:
+        spec: Name of the model in the report.
+        model: The model.
+        tasks: Tasks with distinct names.
+        encoded: The model with the embeddings of the tasks' sentences, if they are known.
+    """
+    return replace(evaluate(tasks, encoded or model), model=spec, provenance=provenance(model, tasks))
+
+
+def gold_of(tasks: Sequence[Task]) -> dict[str, np.ndarray]:
+    """Return the ratings (N,) of the tasks that have ratings."""
+    return {task.name: found for task in tasks if isinstance(found := getattr(task, "gold", None), np.ndarray)}
+
+
+def averages(results: Results, metric: str | None = None) -> dict[str, dict[str, float]]:
+    """Average the STS tasks and the transfer tasks, as the papers do: each score is rounded to 2 decimals first.
+
+    Args:
+        results: Results of one run.
+        metric: Metric to average. Default: Spearman for STS, accuracy for transfer.
+
+    Returns:
+        Averages as tasks, such as ``average of 7``, for groups with at least two results.
+    """
+    found = {}
+    for title, group, headline in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
+        values = [results.get(task, {}).get(metric or headline) for task in group]
+        rounded = [round(value, 2) for value in values if isinstance(value, float)]
+        if len(rounded) > 1:
+            found[f"{title} of {len(rounded)}"] = {metric or headline: sum(rounded) / len(rounded)}
+    return found
 
 
 def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
@@ -81,54 +231,41 @@ def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
     }
 
 
-def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raise EvaluationError if two reports, by label, used different data, or different protocols of a classifier."""
+@dataclass
+class Outcome:
+    """Output of a command: a table, the content of the JSON file, metrics for MLflow, and figures."""
+
+    table: str
+    content: dict[str, Any]
+    metrics: dict[str, float]
+    figures: dict[str, Figure]
+    report: Report | None = None
+    """Report of a single model."""
+
+
+Runs = Mapping[str, Sequence[Report]]
+"""Reports of each model's runs, by label."""
+
+
+def check_comparable(runs: Runs, tasks: Sequence[Task]) -> None:
+    """Raise EvaluationError if reports, or these tasks, have different data or a classifier with different protocols.
+
+    Args:
+        runs: Reports by label.
+        tasks: Tasks whose data is here.
+    """
+    here = {task.name: getattr(task, "hash", None) for task in tasks}
+    labelled = [(label, report) for label, several in runs.items() for report in several]
+    data = Report(dict.fromkeys(here, Score({})), provenance={"data_sha256": here})
     first: dict[tuple[str, str], tuple[Any, str]] = {}
-    for label, report in ((label, report) for label, several in reports.items() for report in several):
-        hashes = report.get("provenance", {}).get("data_sha256", {})
-        values = {(task, "data"): digest for task, digest in hashes.items() if task in report["results"]}
-        values |= {(task, "protocol"): scores.get("protocol") for task, scores in report["results"].items()}
+    for label, report in [*labelled, ("--data", data)]:
+        hashes = report.provenance.get("data_sha256", {})
+        values = {(task, "data"): digest for task, digest in hashes.items() if task in report}
+        values |= {(task, "protocol"): score.details.get("protocol") for task, score in report.scores.items()}
         for (task, what), value in values.items():
             known, other = first.setdefault((task, what), (value, label)) if value is not None else (None, "")
             if known != value:
                 raise EvaluationError(f"{other} and {label} cannot be compared: {task} was measured with different {what}")
-
-
-def local(tasks: Sequence[Task]) -> dict[str, Any]:
-    """Return a report without scores, for `check_comparable`: the hashes of the data of these tasks."""
-    hashes = {task.name: digest for task in tasks if (digest := getattr(task, "hash", None)) is not None}
-    return {"results": {name: {} for name in hashes}, "provenance": {"data_sha256": hashes}}
-
-
-def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
-    """Read the results of these tasks from a report of one model, and the examples from the .npz file next to it."""
-    names = [task.name for task in tasks]
-    try:
-        report = json.loads(read_text(file))
-        report["results"] = {name: found for name, found in report["results"].items() if name in names}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EvaluationError(
-            f"{file} is not a report of a single model ({error!r}); --model ... --json writes one"
-        ) from None
-    if not report["results"]:
-        raise EvaluationError(f"{file} contains none of the tasks {', '.join(names)}")
-    examples: dict[str, np.ndarray] = {}
-    if (arrays := file.with_suffix(".npz")).is_file():
-        with np.load(arrays, allow_pickle=False) as saved:
-            found = {name.removeprefix(EXAMPLES): name for name in saved.files}
-            examples = {name: saved[found[name]] for name in names if name in found}
-    return Measured(report, examples)
-
-
-def write_examples(file: Path, examples: Mapping[str, np.ndarray]) -> None:
-    """Write the examples of a report to the .npz file next to it.
-
-    Args:
-        file: File of the report.
-        examples: Array (N, ...) of every task.
-    """
-    arrays: Any = {f"{EXAMPLES}{name}": array for name, array in examples.items()}
-    np.savez_compressed(file.with_suffix(".npz"), **arrays)
 
 
 def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[tuple[str, Figure]]:
@@ -162,12 +299,10 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
 Drawing = tuple[str, Callable[[], "Figure"]]
 """Name of a figure and the function that draws it, or raises ValueError."""
-Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Results of each model's runs, by label."""
 
 
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
-    """Draw several models, with their runs' reports by label, on each task, and yield name and figure.
+    """Draw several models, by label, on each task, and yield name and figure.
 
     For the geometry of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the
     pairs if all models have one. Plugins draw figures of other tasks.
@@ -175,9 +310,7 @@ def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     from multicse.evaluation.figures.basic import alignment_uniformity_scatter
 
     for task in tasks:
-        measured = {
-            label: [run["results"] for run in several if task.name in run["results"]] for label, several in runs.items()
-        }
+        measured = {label: [run.results for run in several if task.name in run] for label, several in runs.items()}
         results = {label: found for label, found in measured.items() if found}
         if not results:
             continue

@@ -24,8 +24,8 @@ class Summary(NamedTuple):
     n: int
 
 
-class TTest(NamedTuple):
-    """Difference of means, two-sided p value, 95 % confidence interval of the difference."""
+class Test(NamedTuple):
+    """Difference, two-sided p value, 95 % confidence interval of the difference."""
 
     difference: float
     p: float
@@ -39,7 +39,7 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
     return Summary(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None, len(x))
 
 
-def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
+def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> Test:
     """Run Student's two-sided unpaired t-test, with pooled variance, between the scores of two models over seeds.
 
     Args:
@@ -57,7 +57,7 @@ def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) 
     return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x))
 
 
-def paired_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
+def paired_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> Test:
     """Run Student's two-sided paired t-test between the scores of two models whose runs share seeds.
 
     Runs with the same seed read the same samples in the same order, so their scores go up and down together; an unpaired
@@ -98,7 +98,7 @@ def power(effect: float, sd: float, n: int, level: float = 0.05) -> float:
     return float(scipy.stats.ncf.sf(limit**2, 1, n - 1, shift**2))
 
 
-def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
+def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> Test:
     """Test the scores of runs against a constant, such as the score of an untrained model.
 
     Args:
@@ -116,10 +116,10 @@ def _check_varies(*sides: np.ndarray) -> None:
         raise EvaluationError("neither side varies, so p is undefined; are the runs copies of one another?")
 
 
-def _result(difference: float, found: Any, origin: float = 0.0) -> TTest:
+def _result(difference: float, found: Any, origin: float = 0.0) -> Test:
     """Convert scipy's result; its confidence interval is relative to `origin`."""
     low, high = (float(end) - origin for end in found.confidence_interval(0.95))
-    return TTest(difference, float(found.pvalue), low, high)
+    return Test(difference, float(found.pvalue), low, high)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -137,16 +137,16 @@ def paired_bootstrap(
     metric: str = "spearman",
     samples: int = 2_000,
     seed: int = 0,
-) -> float:
-    """Compare two encoders on the pairs of one test set by a paired bootstrap.
+) -> Test:
+    """Compare the correlations of two encoders, in points, on the pairs of one test set by a paired bootstrap.
 
-    p is twice the smaller share of differences on one side of 0, with 1 added to both counts, so it is never 0. The test
-    compares two sets of weights, not two methods, which vary by seed.
+    p is twice the smaller share of differences on one side of 0, with 1 added to both counts, so it is never 0. The interval
+    is between percentiles. The test compares two sets of weights, not two methods, which vary by seed.
 
     Args:
         first: Cosines of the first encoder, (N,).
         second: Cosines of the second encoder, (N,).
-        gold: Human ratings, (N,).
+        gold: Ratings, (N,).
         metric: "spearman" or "pearson".
         samples: Number of resamples.
         seed: Seed of the resampling.
@@ -158,37 +158,71 @@ def paired_bootstrap(
     _same_length(*columns)
     if np.ptp(columns[-1]) == 0:
         raise EvaluationError("all ratings are equal, so a correlation is undefined")
-    rng, chunk = np.random.default_rng(seed), max(1, CELLS // len(gold))
-    differences = []
+    ranked, size = metric == "spearman", len(gold)
+    rng, chunk = np.random.default_rng(seed), max(1, CELLS // size)
+
+    def differences(counts: np.ndarray) -> np.ndarray:
+        x, y, ratings = (_ranks(column, counts) if ranked else column for column in columns)
+        return 100 * (_correlation(y, ratings, counts) - _correlation(x, ratings, counts))
+
+    drawn = []
     for start in range(0, samples, chunk):
-        rows = rng.integers(len(gold), size=(min(chunk, samples - start), len(gold)))
-        x, y, ratings = (column[rows] for column in columns)
-        if metric == "spearman":
-            x, y, ratings = (scipy.stats.rankdata(values, axis=1) for values in (x, y, ratings))
-        differences.append(_correlation(y, ratings) - _correlation(x, ratings))
-    drawn = np.concatenate(differences)
-    below, above = ((1 + int(side.sum())) / (1 + samples) for side in (drawn <= 0, drawn >= 0))
-    return min(1.0, 2 * min(below, above))
+        rows = rng.integers(size, size=(min(chunk, samples - start), size))
+        # How often each pair occurs in a resample: its ranks follow from sorting once.
+        drawn.append(differences(np.stack([np.bincount(row, minlength=size) for row in rows])))
+    found = np.concatenate(drawn)
+    below, above = ((1 + int(side.sum())) / (1 + samples) for side in (found <= 0, found >= 0))
+    low, high = np.quantile(found, (0.025, 0.975)).tolist()
+    return Test(float(differences(np.ones((1, size), int))[0]), min(1.0, 2 * min(below, above)), low, high)
 
 
-def sign_test(first: np.ndarray, second: np.ndarray) -> float:
-    """Compute the two-sided p value of McNemar's exact test of two classifiers on one test set.
+def sign_test(first: np.ndarray, second: np.ndarray) -> Test:
+    """Compare the accuracies of two classifiers, in points, on one test set by McNemar's exact test.
 
     Args:
         first: Whether the first classifier is right on each example, (N,), boolean.
         second: Whether the second classifier is right, (N,), boolean.
+
+    References:
+        Agresti and Min, Simple improved confidence intervals for comparing matched proportions, 2005: the interval.
     """
     x, y = _values("first", first), _values("second", second)
     _same_length(x, y)
-    differing = int((x != y).sum())
-    return float(scipy.stats.binomtest(int((y > x).sum()), differing).pvalue) if differing else 1.0
+    lost, won, n = int((x > y).sum()), int((y > x).sum()), len(x)
+    p = float(scipy.stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    # Half an example is added to each of the four cells.
+    middle = (won - lost) / (n + 2)
+    half = scipy.stats.norm.ppf(0.975) * np.sqrt(won + lost + 1 - (won - lost) ** 2 / (n + 2)) / (n + 2)
+    low, high = (float(100 * np.clip(middle + side, -1, 1)) for side in (-half, half))
+    return Test(100 * (won - lost) / n, p, low, high)
 
 
-def _correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the linear correlation (samples,) of the rows of x, y (samples, N); 0 if a row is constant."""
-    x, y = (values - values.mean(1, keepdims=True) for values in (x, y))
-    both, scale = (x * y).sum(1), np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    return np.divide(both, scale, out=np.zeros_like(both), where=scale > 1e-12 * x.shape[1])
+def _ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the ranks (samples, N) of values (N,) in resamples that contain them `counts` (samples, N) times.
+
+    Equal values share the mean of their ranks.
+    """
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.r_[True, np.diff(values[order]) > 0])
+    times = np.add.reduceat(counts[:, order], starts, axis=1)
+    group = np.empty(len(values), int)
+    group[order] = np.repeat(np.arange(len(starts)), np.diff(np.r_[starts, len(values)]))
+    return (times.cumsum(1) - (times - 1) / 2)[:, group]
+
+
+def _correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the linear correlation (samples,) of x and y, (N,) or (samples, N); 0 if one is constant.
+
+    Args:
+        x: Values.
+        y: Values.
+        counts: How often each of them occurs, (samples, N).
+    """
+    size = counts.shape[1]
+    x, y = (values - ((counts * values).sum(1) / size)[:, None] for values in (x, y))
+    both, *own = (np.einsum("sn,sn,sn->s", counts, *sides) for sides in ((x, y), (x, x), (y, y)))
+    scale = np.sqrt(own[0] * own[1])
+    return np.divide(both, scale, out=np.zeros(len(counts)), where=scale > 1e-12 * size)
 
 
 def _values(name: str, values: Sequence[float] | np.ndarray, least: int = 2) -> np.ndarray:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from multicse import plugins
 from multicse.evaluation import statistics
+from multicse.evaluation.report import SEVEN, TRANSFER, Report, Results, averages
 from multicse.evaluation.statistics import Summary
 from multicse.evaluation.task import EvaluationError
 
-Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
-
-SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
-TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 AVERAGE, TRANSFER_AVERAGE = "average of 7", "transfer average of 7"
 ORDER = (*SEVEN, AVERAGE, *TRANSFER, TRANSFER_AVERAGE)
 LABELS = {
@@ -31,14 +28,32 @@ LOWER = {"alignment", "intra_class_distance", "distance_ratio", "mean_cosine", "
 NEITHER = {"modality_gap", "inter_class_distance"}  # have no best; lower is better for LOWER and every uniformity
 
 
+SIDES = ("before", "baseline", "after", "whitened")
+"""Sides of a run's table: the encoder before training, the same whitened, after training, the whitened export."""
+SHOWN = (
+    "spearman",
+    "accuracy",
+    "image_to_text_r1",
+    "text_to_image_r1",
+    "audio_to_text_r1",
+    "text_to_audio_r1",
+    "mean_r1",
+    "mean_map10",
+    "loss",
+    "alignment",
+    "uniformity",
+)
+"""Metrics of the tables of runs and model cards; lower is better for the last three. MLflow has all metrics."""
+INTERVAL, LEVEL = "95 % interval", 0.05
+"""Title of a column, and the p value from which on a change is not significant."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """A model in a comparison: its label, and the results of its runs (one per seed)."""
+    """A model in a comparison: its label, and the reports of its runs (one per seed)."""
 
     label: str
-    runs: Sequence[Results]
-    examples: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Values (N,) by task for a paired test of single runs; see `Score`."""
+    runs: Sequence[Report]
 
 
 class Column(NamedTuple):
@@ -51,7 +66,7 @@ class Column(NamedTuple):
 
     def values(self, row: Row) -> list[float]:
         """Return the score of every run of a row; empty if a run has no score."""
-        values = [_value(run, self.task, self.metric) for run in row.runs]
+        values = [_value(run.results, self.task, self.metric) for run in row.runs]
         return [] if None in values else [value for value in values if value is not None]
 
 
@@ -64,29 +79,10 @@ class Marks:
     test: str
 
 
-def averages(results: Results, metric: str | None = None) -> dict[str, dict[str, float]]:
-    """Average the STS tasks and the transfer tasks, as the papers do: each score is rounded to 2 decimals first.
-
-    Args:
-        results: Results of one run.
-        metric: Metric to average. Default: Spearman for STS, accuracy for transfer.
-
-    Returns:
-        Averages as tasks, such as ``average of 7``, for groups with at least two results.
-    """
-    found = {}
-    for title, group, headline in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
-        values = [_value(results, task, metric or headline) for task in group]
-        rounded = [round(value, 2) for value in values if value is not None]
-        if len(rounded) > 1:
-            found[f"{title} of {len(rounded)}"] = {metric or headline: sum(rounded) / len(rounded)}
-    return found
-
-
-def task_table(results: Results) -> str:
-    """Format the results of one model: one row per task, one column per metric, one block per set of metrics."""
+def task_table(report: Report) -> str:
+    """Format the scores of one model: one row per task, one column per metric, one block per set of metrics."""
     blocks: dict[tuple[str, ...], list[list[str]]] = {}
-    for task, scores in results.items():
+    for task, scores in report.with_averages().results.items():
         metrics = [m for m, value in scores.items() if isinstance(value, float) and m != "threshold"]
         metrics += [m for m in ("pairs", "skipped") if m in scores]
         cells = (f"{scores[m]:.{_digits(m)}f}" if isinstance(scores[m], float) else f"{scores[m]:,}" for m in metrics)
@@ -180,17 +176,13 @@ def _seeds_p(reference: Row, row: Row, column: Column) -> float | None:
 
 
 def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.ndarray]) -> float | None:
-    first, second = reference.examples.get(column.task), row.examples.get(column.task)
-    if len(row.runs) != 1 or first is None or second is None:
+    if len(row.runs) != 1:
         return None
     try:
-        if column.metric == "accuracy":
-            return statistics.sign_test(first, second)
-        if column.metric in ("spearman", "pearson") and column.task in gold:
-            return statistics.paired_bootstrap(first, second, gold[column.task], column.metric)
+        found = reference.runs[0].test(row.runs[0], column.task, column.metric, gold)
     except EvaluationError as error:
         raise EvaluationError(f"{reference.label} and {row.label} on {column.task}: {error}") from error
-    return None
+    return None if found is None else found.p
 
 
 # ---------------------------------------------------------------------------------------------------------------- columns
@@ -199,8 +191,8 @@ def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.
 def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[Column]]:
     """Return the rows with averages added as tasks, and the columns with at least one score, in the papers' order."""
     tasks = dict.fromkeys(task for row in rows for run in row.runs for task in run)
-    rows = [replace(row, runs=[{**run, **averages(run, metric)} for run in row.runs]) for row in rows]
-    every = [run for row in rows for run in row.runs]
+    rows = [replace(row, runs=[run.with_averages(metric) for run in row.runs]) for row in rows]
+    every = [run.results for row in rows for run in row.runs]
     ordered = [*ORDER, *(task for task in tasks if task not in ORDER)]
     columns = [column for task in ordered for column in _of_task(task, every, metric)]
     if not columns:
@@ -232,30 +224,62 @@ def _value(results: Results, task: str, metric: str) -> float | None:
 # ------------------------------------------------------------------------------------------------------------------ cells
 
 
-def before_after(
-    sides: Mapping[str, Results], shown: Callable[[str], bool], change: tuple[str, str] | None = None
+def run_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """Build the header and the rows of a run's table: its scores before and after training, and the change.
+
+    Args:
+        summary: Results by side (`SIDES`), and ``changes`` between before and after (`Report.changes`).
+    """
+    sides = {side: summary.get(side) or {} for side in SIDES if summary.get(side) or side in ("before", "after")}
+    sides = {side: {**results, **averages(results)} for side, results in sides.items()}
+    return side_by_side(sides, summary.get("changes") or {}, ("before", "after"))
+
+
+def side_by_side(
+    sides: Mapping[str, Results],
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+    change: tuple[str, str] | None = None,
 ) -> list[list[str]]:
-    """Build the header and the rows of a table with several sides, such as before and after training.
+    """Build the header and the rows of a table with several sides, with the metrics `SHOWN`.
 
     Args:
         sides: Results by side; values are numbers or `Summary`s. The tasks of the last side come first.
-        shown: Whether a metric is shown.
+        changes: Number of examples, p and interval by task; see `Report.changes`.
         change: Two sides; a further column shows the second minus the first.
     """
     numbers: dict[tuple[str, str], dict[str, Summary]] = {}
     for name, results in reversed(list(sides.items())):
         for task, scores in results.items():
             for metric, value in scores.items():
-                if shown(metric) and value is not None:
+                if metric in SHOWN and value is not None:
                     summary = value if isinstance(value, Summary) else Summary(value, None, 1)
                     numbers.setdefault((task, metric), {})[name] = summary
-    rows = [["task", "metric", *sides, *(["change"] if change else [])]]
+    tested = {(task, found["metric"]): found for task, found in (changes or {}).items()}
+    counted = any("n" in tested.get(of, {}) for of in numbers)
+    rows = [["task", "metric", *(["n"] if counted else []), *sides, *(["change"] if change else [])]]
+    rows[0] += [INTERVAL] if counted and change else []
     for of, found in numbers.items():
-        rows.append([*of, *(mean_sd(found.get(name)) for name in sides)])
+        test = tested.get(of, {})
+        rows.append([*of, *([f"{test['n']:,}" if "n" in test else "-"] if counted else [])])
+        rows[-1] += [mean_sd(found.get(name)) for name in sides]
         if change:
             first, second = (found.get(name) for name in change)
             rows[-1].append(f"{second.mean - first.mean:+.2f}" if first and second else "-")
+            rows[-1] += [_interval(test)] if counted else []
     return rows
+
+
+def _interval(test: Mapping[str, Any]) -> str:
+    if "p" not in test:
+        return "-"
+    return f"{'' if test['p'] < LEVEL else 'n.s.  '}{test['low']:+.2f} to {test['high']:+.2f}"
+
+
+def run_legend(head: Sequence[str]) -> list[str]:
+    """Return what the columns of `run_rows` with this header mean, as sentences."""
+    lines = ["baseline: the encoder before training, whitened on the training text."] if "baseline" in head else []
+    tested = f"n: pairs or other examples. {INTERVAL}: of the change, over these examples; n.s.: not significant (p >= .05)."
+    return [*lines, tested] if INTERVAL in head else lines
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:

@@ -158,17 +158,3 @@ def encode_once(tasks: Sequence[Task], encoder: Encoder) -> Encoded:
         encoder: Encoder of the sentences.
     """
     return Encoded(encoder, (sentence for task in tasks for sentence in task.sentences()))
-
-
-def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, float]]:
-    """Score an encoder on several tasks.
-
-    Args:
-        tasks: Tasks with distinct names.
-        encoder: Encoder to evaluate.
-
-    Returns:
-        Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``.
-    """
-    encoded = encode_once(tasks, encoder)
-    return {task.name: task.score(encoded).metrics for task in tasks}

@@ -24,6 +24,7 @@ from multicse import clone
 from multicse.commands import RULES
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
+from multicse.evaluation.report import Report
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
 from multicse.pipelines.parts import SMALL_ENCODER
@@ -261,7 +262,7 @@ def _compared(report: Mapping[str, Any]) -> str:
     """Render a report of several models by `evaluate.py`."""
     found = report["significance"]
     p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
-    rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
+    rows = [Models(label, [Report.of(run["results"]) for run in several]) for label, several in report["models"].items()]
     return comparison(rows, marks=Marks(p, found["reference"], found["test"]), style="markdown")
 
 

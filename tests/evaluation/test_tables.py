@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from multicse.evaluation.report import SEVEN, TRANSFER, Report, Results, averages
 from multicse.evaluation.statistics import paired_bootstrap, sign_test, student_t
-from multicse.evaluation.tables import AVERAGE, SEVEN, TRANSFER, Results, Row, averages, comparison, significance, task_table
+from multicse.evaluation.tables import AVERAGE, Row, comparison, run_legend, run_rows, significance, task_table
 from multicse.evaluation.task import EvaluationError
+
+
+def row(label: str, *runs: Results) -> Row:
+    return Row(label, [Report.of(run) for run in runs])
 
 
 def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:
     full = {name: {"spearman": 70 + i + 0.005 * i} for i, name in enumerate(SEVEN)}
     assert averages(full)[AVERAGE]["spearman"] == pytest.approx(sum(round(v["spearman"], 2) for v in full.values()) / 7)
     assert averages({"sts12": {"spearman": 1.0}}) == {}
-    lines = comparison([Row("a", [full]), Row("b", [{"sts12": {"spearman": 1.0}}])]).splitlines()
+    lines = comparison([row("a", full), row("b", {"sts12": {"spearman": 1.0}})]).splitlines()
     assert lines[0].endswith("Avg") and lines[3].split()[-1] == "-"
 
 
@@ -26,7 +32,7 @@ def test_task_table_shows_every_metric() -> None:
         "sts12": {"spearman": 72.366, "pearson": 81.0, "pairs": 3108, "skipped": 0, "subsets": {}},
         "stsb-dev-geometry": {"alignment": 0.25, "uniformity": -2.5, "positives": 9, "threshold": 4.0},
     }
-    lines = task_table(results).splitlines()
+    lines = task_table(Report.of(results)).splitlines()
     assert lines[0].split() == ["task", "spearman", "pearson", "pairs", "skipped"]
     assert lines[2].split() == ["sts12", "72.37", "81.00", "3,108", "0"]
     assert lines[4].split() == ["task", "alignment", "uniformity"]
@@ -49,7 +55,7 @@ PAPER_ROWS = [  # NonLing-CSE, Tables 1 and E.1
 @pytest.mark.parametrize(("tasks", "metric", "values", "printed"), PAPER_ROWS)
 def test_averages_are_those_that_the_papers_print(tasks: tuple[str, ...], metric: str, values: str, printed: str) -> None:
     given = results(values, tasks, metric)
-    line = comparison([Row("model", [dict(reversed(given.items()))])])
+    line = comparison([row("model", dict(reversed(given.items())))])
     assert line.splitlines()[2].split() == ["model", *values.split(), printed]
 
 
@@ -60,12 +66,12 @@ def test_columns_follow_the_papers() -> None:
         "own": {"recall_1": 3.0, "recall_5": 4.0},
         **results("1 2 3 4 5 6 7"),
     }
-    head = comparison([Row("a", [everything])], style="latex").splitlines()[1]
+    head = comparison([row("a", everything)], style="latex").splitlines()[1]
     seven = "STS12 & STS13 & STS14 & STS15 & STS16 & STS-B & SICK-R & Avg"
     transfer = "MR & CR & SUBJ & MPQA & SST & TREC & MRPC & Avg"
     others = r"STS-B dev alignment & STS-B dev uniformity & own recall\_1 & own recall\_5"
     assert head == rf" & {seven} & {transfer} & {others} \\"
-    one = comparison([Row("a", [everything])], metric="spearman", style="markdown").splitlines()[0]
+    one = comparison([row("a", everything)], metric="spearman", style="markdown").splitlines()[0]
     assert one == "| spearman | STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg |"
 
 
@@ -76,7 +82,7 @@ def test_bold_is_the_best_as_printed() -> None:
         "lee-geometry": {"alignment": 0.1, "uniformity": -1.0},
     }
     second: Results = {"sts12": {"spearman": 70.004}, "lee-geometry": {"alignment": 0.2, "uniformity": -2.0}}
-    rows = [Row("a_b|c", [first]), Row("50% & more", [second])]
+    rows = [row("a_b|c", first), row("50% & more", second)]
     markdown = comparison(rows, style="markdown").splitlines()
     assert markdown[2:] == [
         r"| a\_b\|c | **70.00** | 1.00 | **0.100** | -1.000 |",
@@ -98,7 +104,7 @@ BASE, BETTER, ALIKE = [75.0, 75.4, 74.9], [77.9, 78.0, 78.3], [75.1, 75.6, 74.9]
 
 
 def test_seeds_are_mean_and_sd_with_marks_against_the_first() -> None:
-    rows = [Row("base", seeds(BASE)), Row("better", seeds(BETTER)), Row("alike", seeds(ALIKE))]
+    rows = [row("base", *seeds(BASE)), row("better", *seeds(BETTER)), row("alike", *seeds(ALIKE))]
     marks = significance(rows)
     assert marks.reference == "base" and "Student t over runs" in marks.test and "Holm" in marks.test
     low, high = student_t(BASE, BETTER).p, student_t(BASE, ALIKE).p
@@ -123,15 +129,19 @@ def test_single_runs_are_compared_by_bootstrap() -> None:
     rows = [
         Row(
             label,
-            [{"sts12": {"spearman": 100 * stats.spearmanr(c, gold).statistic}, "mr": {"accuracy": 100 * r.mean()}}],
-            {"sts12": c, "mr": r},
+            [
+                Report.of(
+                    {"sts12": {"spearman": 100 * stats.spearmanr(c, gold).statistic}, "mr": {"accuracy": 100 * r.mean()}},
+                    {"sts12": c, "mr": r},
+                )
+            ],
         )
         for label, c, r in zip("ab", cosines, right, strict=True)
     ]
     marks = significance(rows, {"sts12": gold})
-    assert marks.p == {("b", "sts12"): paired_bootstrap(*cosines, gold), ("b", "mr"): sign_test(*right)}
+    assert marks.p == {("b", "sts12"): paired_bootstrap(*cosines, gold).p, ("b", "mr"): sign_test(*right).p}
     assert marks.test.startswith("paired bootstrap over the test set")
-    assert significance([rows[0], Row("seeds", seeds([1.0, 2.0]))], {"sts12": gold}).p == {}
+    assert significance([rows[0], row("seeds", *seeds([1.0, 2.0]))], {"sts12": gold}).p == {}
     with pytest.raises(EvaluationError, match="a and b on sts12"):
         significance(rows, {"sts12": gold[:70]})
 
@@ -144,5 +154,48 @@ def test_a_published_p_value() -> None:
         scores = mean + spread * sd / spread.std(ddof=1)
         return [{task: {"spearman": float(score)} for task in SEVEN} for score in scores]
 
-    marks = significance([Row("SimCSE", runs(75.74, 0.90)), Row("VisualCSE", runs(76.96, 0.38))])
+    marks = significance([row("SimCSE", *runs(75.74, 0.90)), row("VisualCSE", *runs(76.96, 0.38))])
     assert marks.p["VisualCSE", AVERAGE] == pytest.approx(0.0235, abs=5e-4)  # of numbers rounded to 2 decimals
+
+
+# --------------------------------------------------------------------------------------------------------- tables of runs
+
+
+class Rated:
+    """A task with ratings."""
+
+    primary = "spearman"
+
+    def __init__(self, name: str, gold: np.ndarray) -> None:
+        self.name, self.gold = name, gold
+
+
+def scored(task: Any, cosines: np.ndarray) -> Report:
+    found = 100 * float(stats.spearmanr(cosines, task.gold).statistic)
+    return Report.of({task.name: {"spearman": found, "pairs": len(cosines)}}, {task.name: cosines})
+
+
+def test_the_table_of_a_run_says_what_is_not_significant() -> None:
+    """With the p value of a comparison of the two encoders; the interval contains 0 if it is not significant."""
+    rng = np.random.default_rng(5)
+    task: Any = Rated("own", rng.uniform(0, 1, 110))
+    noise = rng.normal(0, 1, (3, 110))
+    before, *others = (scored(task, task.gold + size * one) for size, one in zip((1.0, 0.9, 0.2), noise, strict=True))
+    for after, significant in zip(others, (False, True), strict=True):
+        changes = before.changes(after, [task])
+        marks = significance([Row("before", [before]), Row("after", [after])], {"own": task.gold})
+        assert marks.p["after", "own"] == changes["own"]["p"] and (changes["own"]["p"] < 0.05) is significant
+        assert (changes["own"]["low"] > 0) is significant
+        head, line = run_rows(json.loads(json.dumps({"before": dict(before), "after": dict(after), "changes": changes})))
+        assert head == ["task", "metric", "n", "before", "after", "change", "95 % interval"]
+        gain, low, high = (f"{changes['own'][name]:+.2f}" for name in ("difference", "low", "high"))
+        assert line[2] == "110" and line[5:] == [gain, f"{'' if significant else 'n.s.  '}{low} to {high}"]
+        assert "n.s.: not significant" in run_legend(head)[0]
+
+
+def test_a_run_without_examples_has_no_interval() -> None:
+    """A run of an earlier version, and a task such as retrieval, which is only counted."""
+    sides = {"before": {"r": {"mean_r1": 1.0}}, "after": {"r": {"mean_r1": 2.0}}}
+    assert run_rows(sides) == [["task", "metric", "before", "after", "change"], ["r", "mean_r1", "1.00", "2.00", "+1.00"]]
+    counted = sides | {"changes": {"r": {"metric": "mean_r1", "n": 1200}}}
+    assert run_rows(counted)[1][2:] == ["1,200", "1.00", "2.00", "+1.00", "-"]

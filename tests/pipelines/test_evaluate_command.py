@@ -16,9 +16,8 @@ from multicse.commands.evaluate import Arguments, main, run
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import is_development, make_tasks
-from multicse.evaluation.report import read_report, write_examples
+from multicse.evaluation.report import Report, evaluate
 from multicse.evaluation.statistics import holm, paired_bootstrap
-from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction import layers
 from tests.conftest import ROOT
@@ -102,7 +101,7 @@ def test_models_side_by_side(
         task.similarities(load_model(f"{model}@{spec}", device="cpu", fit=list(dict.fromkeys(sentences))))
         for spec in ("mean", "max", "mean+whitening4")
     )
-    want = holm([paired_bootstrap(mean, other, task.gold) for other in (most, white)])
+    want = holm([paired_bootstrap(mean, other, task.gold).p for other in (most, white)])
     p = {(entry["model"], entry["column"]): entry["p"] for entry in report["significance"]["p"]}
     assert report["significance"]["reference"] == "mean"
     assert [p["max", "stsb-test"], p["whitened", "stsb-test"]] == pytest.approx(
@@ -133,9 +132,9 @@ def test_a_task_may_have_the_name_of_a_parameter_of_numpy(tmp_path: Path) -> Non
     """``--tasks pairs:file.tsv``: `numpy.savez` has a parameter ``file``."""
     report = tmp_path / "report.json"
     report.write_text(json.dumps({"results": {"file": {}}}))
-    write_examples(report, {"file": np.arange(3.0)})
+    Report.of({"file": {}}, {"file": np.arange(3.0)}).write_examples(report)
     task: Any = SimpleNamespace(name="file")
-    assert read_report(report, [task]).examples["file"].tolist() == [0, 1, 2]
+    assert Report.read(report, [task]).examples["file"].tolist() == [0, 1, 2]
 
 
 def test_scores_of_different_data_are_not_compared(

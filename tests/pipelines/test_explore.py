@@ -19,7 +19,7 @@ from PIL import Image
 from multicse.commands.explore import Hit, index_set, nearest, script, worst_pairs
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import evaluate
+from multicse.evaluation.report import evaluate
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.sts import Pairs, PairTask
 from tests.conftest import ROOT

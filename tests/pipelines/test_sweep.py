@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from multicse.commands import registry
 from multicse.commands import sweep as pipeline
+from multicse.evaluation.report import Report
 from multicse.evaluation.statistics import Summary
 from multicse.trainers.engine.checkpoint import read_state
 from multicse.trainers.engine.launch import run_recipe
@@ -149,7 +150,7 @@ def test_the_final_table_has_the_best_trials_trial_0_and_failures(monkeypatch: p
 
 
 def test_averages_over_tasks_have_a_deviation_over_seeds() -> None:
-    seeds = [{"sts12": {"spearman": first}, "sts13": {"spearman": 50.0}} for first in (40.0, 44.0)]
+    seeds = [Report.of({"sts12": {"spearman": first}, "sts13": {"spearman": 50.0}}) for first in (40.0, 44.0)]
     assert mean_scores(seeds)["average of 2"]["spearman"] == pytest.approx((46.0, 2**0.5, 2))
 
 

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
-from multicse.evaluation.task import EvaluationError, Task, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError, Task
 from multicse.evaluation.tasks.geometry import GeometryTask
 from multicse.reproduction.encoders.layers import layer_scores
 from tests.evaluation.encoders.test_baselines import states_of

@@ -12,7 +12,8 @@ from scipy.special import softmax
 from scipy.stats import spearmanr
 
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.sts import Pairs
 from multicse.reproduction.tasks.relatedness import RelatednessTask, fit, rating_distribution
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from multicse.data.errors import DataError
-from multicse.evaluation.tables import TRANSFER
+from multicse.evaluation.report import TRANSFER
 from multicse.evaluation.task import EvaluationError, encode_once
 from multicse.reproduction.tasks import transfer
 from multicse.reproduction.tasks.classifiers import Protocol

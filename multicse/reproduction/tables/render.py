@@ -79,7 +79,7 @@ class Verdict:
     """Result of testing a claim over seeds."""
 
     says: str
-    test: statistics.TTest | None
+    test: statistics.Test | None
     """None for a single run or constant runs."""
     p: float
     """p value, corrected for the number of claims of the table (Holm)."""
@@ -166,7 +166,7 @@ def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
     return figure
 
 
-def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:
+def _test(against: Sequence[float], values: Sequence[float]) -> statistics.Test | None:
     try:
         return statistics.paired_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
     except EvaluationError:  # a single run, or constant runs

@@ -28,8 +28,7 @@ from multicse.evaluation.kind import split
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import SEED, absolute, families, found, kinds, make_tasks
-from multicse.evaluation.report import measure, provenance
-from multicse.evaluation.tables import TRANSFER
+from multicse.evaluation.report import TRANSFER, measure
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import evidence, model_figures, small
@@ -382,12 +381,12 @@ def _measured(
     tasks = dict(zip(names, make_tasks(names, scale.evaluation, probe_seed), strict=True))
     sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
     model = load_model(spec, fit=sentences, seed=seed)
-    found = measure(spec, model, [*tasks.values()]).report["results"]
+    found = measure(spec, model, [*tasks.values()])
     scores = {}
     for column, (name, metric) in asked.items():
         task = tasks[absolute(_with_options(name, probing))]
-        scores[column] = float(found[task.name][metric or task.primary])
-    return scores, provenance(model, [*tasks.values()])
+        scores[column] = float(found.results[task.name][metric or task.primary])
+    return scores, dict(found.provenance)
 
 
 def _with_options(task: str, given: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from multicse import plugins
 from multicse.data.text_files import read_lines
 from multicse.evaluation.kind import Family
 from multicse.evaluation.registry import located
-from multicse.evaluation.tables import TRANSFER
+from multicse.evaluation.report import TRANSFER
 from multicse.evaluation.task import Encoder, EvaluationError, Score, Task
 from multicse.evaluation.tasks.classification import Labelled, LabelledTask, Row
 from multicse.reproduction.tasks import probe

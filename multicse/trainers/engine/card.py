@@ -13,26 +13,12 @@ from typing import Any
 from multicse import plugins
 from multicse.data.settings import marks
 from multicse.evaluation.registry import gold_of
-from multicse.evaluation.tables import before_after
+from multicse.evaluation.tables import run_legend, run_rows
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
 from multicse.trainers.recipe import RunConfig
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
-SHOWN = (
-    "spearman",
-    "accuracy",
-    "image_to_text_r1",
-    "text_to_image_r1",
-    "audio_to_text_r1",
-    "text_to_audio_r1",
-    "mean_r1",
-    "mean_map10",
-    "loss",
-    "alignment",
-    "uniformity",
-)
-"""Metrics of the before/after table, in this order; lower is better for the last three."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
 HUB_LICENCE = re.compile(
     r"cc-by(-nc)?(-sa|-nd)?-(2\.0|2\.5|3\.0|4\.0)|cc0-1\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-3\.0|gfdl|odbl|odc-by|pddl"
@@ -73,8 +59,7 @@ def model_card(
         recipe: Content of recipe.json.
         data: For each stream ``name``, ``licence``, ``source``, ``samples`` and ``languages``. An empty licence or source is
             unknown.
-        numbers: ``before``, ``baseline`` and ``after``, each optional and by task and metric (correlations x 100), and
-            ``best_step``.
+        numbers: Result of the run: ``before``, ``baseline``, ``after`` and ``changes``, each optional, and ``best_step``.
         versions: Version by library.
         text: Description of the encoder (`SentenceEncoder.card`) and of the folder (`write_export`).
     """
@@ -82,12 +67,7 @@ def model_card(
 
     name, method = recipe["name"], recipe["method"]["name"]
     place = json.dumps(recipe["run"].get("push_to_hub") or FOLDER)
-    sides = {when: numbers.get(when) or {} for when in ("before", "baseline", "after")}
-    if not sides["baseline"]:
-        del sides["baseline"]
-    if text.whitened is not None:
-        sides["whitened"] = text.whitened
-    head, *scores = before_after(sides, SHOWN.__contains__, ("before", "after"))
+    head, *scores = run_rows({**numbers, "whitened": text.whitened})
     metrics = {row[1] for row in scores}
     bases, licences = hub_names(text.bases), _licence_ids(data)
     known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
@@ -111,6 +91,7 @@ def model_card(
         usage="\n".join(text.usage).replace(json.dumps(FOLDER), place),
         scores_head=head,
         scores=scores,
+        legend=" ".join(run_legend(head)),
         ranks=any(metric.endswith(("_r1", "_map10")) for metric in metrics),
         loss="loss" in metrics,
         gold=_gold(recipe.get("evaluation", {})) if "spearman" in metrics else "",

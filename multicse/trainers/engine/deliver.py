@@ -46,8 +46,7 @@ def write_model(recipe: Recipe, result: dict[str, Any], checkpoint: Path) -> dic
     def take(names: list[str]) -> None:
         record.take(output, [f"{EXPORT}/{name}" for name in names])
 
-    numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
-    facts = json.loads(recipe.to_json()), describe_known_shards_of(recipe), numbers, library_versions()
+    facts = json.loads(recipe.to_json()), describe_known_shards_of(recipe), result, library_versions()
     whitened = dict[str, Any]()
 
     def card(text: CardText) -> str:

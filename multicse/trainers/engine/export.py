@@ -17,7 +17,8 @@ from sentence_transformers import SentenceTransformer
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError, Task, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError, Task
 from multicse.models.hub_folders import ROUTER, SCALE, load_saved
 from multicse.models.hub_folders import ExportError as ExportError
 from multicse.models.probes import PROBES
@@ -128,7 +129,7 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
         f"{want.shape[1]} principal axes at unit variance, fitted on {len(some):,} sentences of the training text. It "
         "is named `whitening` in `modules.json`; further training ignores it."
     )
-    return text._replace(notes=f"{text.notes}\n\n{note}", whitened=evaluate(fit.tasks, encoder))
+    return text._replace(notes=f"{text.notes}\n\n{note}", whitened=dict(evaluate(fit.tasks, encoder)))
 
 
 def verify_export(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -16,7 +18,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import Task, encode_once, evaluate
+from multicse.evaluation.report import Report, evaluate
+from multicse.evaluation.task import Task, encode_once
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.callbacks import Callbacks
 from multicse.trainers.engine.cluster import keep_freed_memory
@@ -35,8 +38,8 @@ from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
-PROGRESS = ("step", "done", "seconds", "evaluation_seconds", "before", "baseline")
-"""Attributes of an engine that are its own part of a checkpoint."""
+PROGRESS = ("step", "done", "seconds", "evaluation_seconds")
+"""Attributes of an engine that are its own part of a checkpoint, besides the reports of the untrained encoder."""
 
 
 class Engine:
@@ -91,9 +94,8 @@ class Engine:
         """Folder of the last checkpoint if its store did not take it."""
         self.shown: dict[str, float] = {}
         """Latest score of the first development task, for the progress line."""
-        self.before: dict[str, dict[str, float]] = {}
-        self.baseline: dict[str, dict[str, float]] = {}
-        """Scores of the untrained encoder after whitening."""
+        self.before, self.baseline = Report(), Report()
+        """Scores of the final tasks before training, without and with whitening."""
         self.seconds, self.evaluation_seconds = 0.0, 0.0
 
     @property
@@ -172,11 +174,11 @@ class Engine:
         self.step = 0
         start = encode_once(self.final, self.encoder)
         self.before = evaluate(self.final, start)
-        self._log_scores("untrained", self.before)
+        self._log_scores("untrained", self.before.flat)
         lead = self.recipe.streams[self.recipe.lead]
         samples = self.steps * lead.batch_size * self.recipe.run.gradient_accumulation_steps
         self.baseline = whitened(self.recipe, self.final, start, samples)
-        self._log_scores("untrained_whitened", self.baseline)
+        self._log_scores("untrained_whitened", self.baseline.flat)
         self._evaluate()
         if not self.recipe.evaluation.choose_untrained:
             self.selection.forget()
@@ -187,7 +189,7 @@ class Engine:
         """Score the development tasks and keep the best weights."""
         self.stepper.finite.check()
         scores = evaluate(self.development, self.encoder)
-        self._log_scores("eval", scores)
+        self._log_scores("eval", scores.flat)
         for task in self.development[:1]:
             self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
         selection = self.selection
@@ -196,26 +198,32 @@ class Engine:
         if self.log and selection.task and kept is not None:  # trackers show the last value of a metric, not the best
             self.log.log(self.step, {f"best/{selection.task.name}/{selection.task.primary}": kept, "best/step": step})
 
-    def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
+    def _log_scores(self, prefix: str, scores: Mapping[str, float]) -> None:
         if self.log and scores:
-            flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
-            self.log.log(self.step, flat)
-            self.callbacks(self.step, flat, self)
+            named = {f"{prefix}/{name}": value for name, value in scores.items()}
+            self.log.log(self.step, named)
+            self.callbacks(self.step, named, self)
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the weights that are kept and return the result of the run."""
         if self.selection.weights is not None:
             checkpoint.set_weights(self.chosen, self.selection.weights)
         after = evaluate(self.final, self.encoder)
-        self._log_scores("trained", after)
+        self._log_scores("trained", after.flat)
+        changes = self.before.changes(after, self.final) if self.before and self.host.rank == 0 else {}
+        tested = {task: {name: value for name, value in one.items() if name != "metric"} for task, one in changes.items()}
+        self._log_scores(
+            "trained_change", {f"{task}/{name}": float(one[name]) for task, one in tested.items() for name in one}
+        )
         streams, fingerprints = self.streams.state_dict(), from_all_ranks(fingerprint(self.chosen), self.host)
         if len(set(fingerprints)) > 1:
             raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")
         step, score = self.selection.kept(self.step)
         return {
-            "before": self.before,
-            "baseline": self.baseline,
-            "after": after,
+            "before": dict(self.before),
+            "baseline": dict(self.baseline),
+            "after": dict(after),
+            "changes": changes,
             "steps": self.step,
             "best_step": step,
             "best_score": score,
@@ -252,11 +260,15 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """Return step, times and scores."""
-        return {name: getattr(self, name) for name in PROGRESS}
+        examples = {task: array.tolist() for task, array in self.before.examples.items()}
+        scores = {"before": dict(self.before), "baseline": dict(self.baseline), "examples": examples}
+        return {name: getattr(self, name) for name in PROGRESS} | scores
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore step, times and scores."""
-        vars(self).update(state)
+        examples = {task: np.array(values) for task, values in state.get("examples", {}).items()}  # older ones have none
+        self.before, self.baseline = Report.of(state["before"], examples), Report.of(state["baseline"])
+        vars(self).update({name: state[name] for name in PROGRESS})
         self.done = self.done or self.step >= self.steps
 
     def _save(self, last: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from multicse.evaluation.report import Report
 from multicse.evaluation.task import Task
 from multicse.trainers.recipe import EvaluationConfig
 
@@ -40,12 +41,12 @@ class Selection:
         found.load_state_dict(state["selection"])
         return found
 
-    def add(self, step: int, scores: dict[str, dict[str, float]], weights: Callable[[], dict[str, Tensor]]) -> None:
+    def add(self, step: int, scores: Report, weights: Callable[[], dict[str, Tensor]]) -> None:
         """Add an evaluation.
 
         Args:
             step: Step of the evaluation.
-            scores: Metrics of each task by name.
+            scores: Scores of the development tasks.
             weights: Returns a copy of the evaluated weights.
         """
         if self.task is None:

@@ -15,7 +15,8 @@ from multicse.data.order import permutation, seed_of
 from multicse.data.shards import BadSample, Shard, ShardSet, read
 from multicse.data.streams.base import StreamConfig
 from multicse.evaluation.encoders.whitening import Whitened
-from multicse.evaluation.task import Encoded, EvaluationError, Task, evaluate
+from multicse.evaluation.report import Report, evaluate
+from multicse.evaluation.task import Encoded, EvaluationError, Task
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.trainers.method import RecipeParts
 from multicse.trainers.recipe import Recipe
@@ -94,7 +95,7 @@ def _sentences_at(stream: StreamConfig, shard: Shard, positions: Sequence[int]) 
                 raise
 
 
-def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> dict[str, dict[str, float]]:
+def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> Report:
     """Evaluate the whitened untrained encoder on the tasks that compare two sentences; a collective.
 
     Args:
@@ -104,7 +105,7 @@ def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int
         samples: Number of samples that the run reads.
 
     Returns:
-        Metrics by task; empty without such a task, or if there are too few sentences.
+        Report of these tasks; empty without such a task, or if there are too few sentences.
 
     References:
         Su et al., Whitening Sentence Representations for Better Semantics and Faster Retrieval, 2021.
@@ -113,9 +114,9 @@ def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int
     width = start.vectors.shape[1]
     fitted = list(islice(sentences(recipe), min(SENTENCES * width, samples))) if pairs else []
     if len(fitted) < FEWEST * width or not pairs:
-        return {}
+        return Report()
     try:
         return evaluate(pairs, Whitened(start, fitted, source="the first sentences of the training text"))
     except EvaluationError as error:  # constant embeddings
         log.warning("The whitened baseline is skipped: %s", error)
-        return {}
+        return Report()

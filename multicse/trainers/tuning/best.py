@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from multicse.evaluation import statistics, tables
+from multicse.evaluation import statistics
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
+from multicse.evaluation.report import Report, evaluate
+from multicse.evaluation.task import Encoded, Task, encode_once
 from multicse.trainers.engine.checkpoint import build_method, load_method, module_encoder, read_state
 from multicse.trainers.engine.run import Run
 from multicse.trainers.engine.selection import Selection
@@ -19,8 +20,6 @@ from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.trial import Plan, steps_of
 from multicse.trainers.tuning.trials import Trial
-
-Scores = dict[str, dict[str, float]]
 
 
 def checkpoints(plan: Plan, trial: Trial) -> dict[int, Path]:
@@ -33,7 +32,7 @@ def checkpoints(plan: Plan, trial: Trial) -> dict[int, Path]:
     return folders
 
 
-def held_out(plan: Plan, trial: Trial) -> list[Scores]:
+def held_out(plan: Plan, trial: Trial) -> list[Report]:
     """Evaluate the final tasks for a trial, once per seed."""
     recipe, scores = plan.recipe(trial.changes), []
     for seed, folder in checkpoints(plan, trial).items():
@@ -49,26 +48,22 @@ def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
     return tasks, encode_once(tasks, module_encoder(method.to(device).eval(), device))
 
 
-def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summary]]:
+def mean_scores(reports: Sequence[Report]) -> dict[str, dict[str, statistics.Summary]]:
     """Return task -> metric -> mean and sample standard deviation over seeds; averages over tasks are included as tasks."""
-    scores = [one | tables.averages(one) for one in scores]
+    every = [report.with_averages() for report in reports]
     return {
-        task: {
-            metric: statistics.summary([one[task][metric] for one in scores])
-            for metric, value in metrics.items()
-            if isinstance(value, float)
-        }
-        for task, metrics in scores[0].items()
+        task: {metric: statistics.summary([one[task][metric] for one in every]) for metric in metrics}
+        for task, metrics in every[0].items()
     }
 
 
-def deliver_best(plan: Plan, trial: Trial, after: Scores, output: Path, model: str) -> dict[str, Any]:
+def deliver_best(plan: Plan, trial: Trial, after: Report, output: Path, model: str) -> dict[str, Any]:
     """Write export, card and figures of the best trial, from its first seed, and return the summary of this run.
 
     Args:
         plan: Plan of the sweep.
         trial: The best trial.
-        after: Its held-out scores, see `held_out`.
+        after: Its held-out scores from the first seed, see `held_out`.
         output: Folder of the model.
         model: Name under which the sweep's MLflow run registers it.
     """
@@ -79,23 +74,24 @@ def deliver_best(plan: Plan, trial: Trial, after: Scores, output: Path, model: s
     return run.summary
 
 
-def result_of(recipe: Recipe, checkpoint: Path, after: Scores) -> dict[str, Any]:
+def result_of(recipe: Recipe, checkpoint: Path, after: Report) -> dict[str, Any]:
     """Return what training would have given if the trial, which may have been stopped early, had final tasks.
 
     Args:
         recipe: Recipe of the trial with the final tasks.
         checkpoint: Its last checkpoint.
-        after: Scores of the final tasks.
+        after: Report of the final tasks.
     """
     tasks, start = _encoded(recipe, build_method(recipe, checkpoint))
     samples = steps_of(recipe) * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
-    state = read_state(checkpoint)
+    before, state = evaluate(tasks, start), read_state(checkpoint)
     step = state["progress"]["step"]
     best_step, score = Selection.read(recipe.evaluation, state).kept(step)
     return {
-        "before": evaluate(tasks, start),
-        "baseline": whitened(recipe, tasks, start, samples),
-        "after": after,
+        "before": dict(before),
+        "baseline": dict(whitened(recipe, tasks, start, samples)),
+        "after": dict(after),
+        "changes": before.changes(after, tasks),
         "steps": step,
         "best_step": best_step,
         "best_score": score,

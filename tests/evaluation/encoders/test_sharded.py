@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError, Sound, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError, Sound
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 from tests.worlds import in_processes
 

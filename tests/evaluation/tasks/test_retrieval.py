@@ -13,7 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from multicse.evaluation.registry import absolute, make_tasks
-from multicse.evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
     read_captions,

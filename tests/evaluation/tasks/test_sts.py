@@ -16,7 +16,8 @@ from gensim.test.utils import datapath
 from scipy import stats
 
 from multicse.evaluation.registry import available, make_tasks
-from multicse.evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.report import evaluate
+from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import sts
 from multicse.evaluation.tasks.sts import Pairs, PairTask
 from multicse.reproduction.tasks.senteval import SUBSETS

@@ -79,6 +79,10 @@ def test_scores_data_and_usage() -> None:
     assert "| sts12 | spearman | - | 61.23 | - |" in body
     whitened = {**NUMBERS, "baseline": {"lee": {"spearman": 20.0}}}
     assert "| lee | spearman | 14.25 | 20.00 | 22.50 | +8.25 |" in split(model_card(RECIPE, DATA, whitened, {}, TEXT))[1]
+    changes = {"lee": {"metric": "spearman", "n": 435, "difference": 8.25, "low": -0.5, "high": 17.0, "p": 0.07}}
+    tested = split(model_card(RECIPE, DATA, {**NUMBERS, "changes": changes}, {}, TEXT))[1]
+    assert "| lee | spearman | 435 | 14.25 | 22.50 | +8.25 | n.s.  -0.50 to +17.00 |" in tested
+    assert "| sts12 | spearman | - | - | 61.23 | - | - |" in tested and "n.s.: not significant (p >= .05)" in tested
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
     assert "## Model\n\nTwo layers." in body

@@ -13,6 +13,7 @@ import torch
 from transformers import get_scheduler
 
 import multicse.trainers.engine.loop
+from multicse.evaluation.report import Report
 from multicse.trainers.engine.checkpoint import load_method
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.engine.progress import render
@@ -28,15 +29,17 @@ FROZEN = {f"optim.{update}.lr": 0.0 for update in ("text", "image", "audio")}
 def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path, chunk: int | None) -> None:
     """Stopped at step 3, in the middle of an epoch of every stream, with the states of several optimizers."""
     recipe = recipe.replace("run.mini_batch_size", chunk)
-    whole, _, before = run(recipe)
+    whole, expected, before = run(recipe)
     half = recipe.replace("run.output_dir", str(tmp_path / "half"))
     interrupted(half)
-    resumed, _, after = run(half)
+    resumed, result, after = run(half)
     assert sorted(resumed.values) == [4, 5, 6]
     for step in (4, 5, 6):
         assert resumed.losses()[step] == whole.losses()[step]
     same_weights(before.method, after.method)
     assert after.baseline == before.baseline and after.baseline.keys() == {"lee"}
+    assert result["changes"] == expected["changes"] and result["changes"]["lee"]["n"] == 435
+    assert resumed.values[6]["trained_change/lee/p"] == result["changes"]["lee"]["p"] <= 1
 
 
 def test_the_untrained_encoder_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
@@ -75,9 +78,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     """Let the development task return these scores, one per evaluation."""
     script, real = iter(scores), multicse.trainers.engine.loop.evaluate
 
-    def evaluate(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
+    def evaluate(tasks: Any, encoder: Any) -> Report:
         dev = [task.name for task in tasks] == ["lee-dev"]
-        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
+        return Report.of({"lee-dev": {"spearman": next(script)}}) if dev else real(tasks, encoder)
 
     monkeypatch.setattr(multicse.trainers.engine.loop, "evaluate", evaluate)
 

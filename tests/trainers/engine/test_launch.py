@@ -103,8 +103,8 @@ def test_one_worker_end_to_end(
     # MLflow's page has a section per prefix, in this order: single bars, such as scores of step 0, follow the curves.
     sections = sorted({name.rpartition("/")[0] for name in metrics})
     curves = {name.rpartition("/")[0] for name in metrics if client.get_metric_history(logged.info.run_id, name)[1:]}
-    bars = ["trained/lee", "untrained/lee"]
-    assert sections[-2:] == bars and set(sections[:-2]) <= curves
+    bars = ["trained/lee", "trained_change/lee", "untrained/lee"]
+    assert sections[-3:] == bars and set(sections[:-3]) <= curves
     data = {one.dataset.name: one for one in logged.inputs.dataset_inputs}
     assert set(data) == {"text", "image", "audio"}
     assert {one.dataset.digest for one in data.values()} == {one.digest for one in opened}

@@ -148,7 +148,7 @@ def test_recipes_that_do_not_exist(name: str, named: str) -> None:
 def test_a_user_defined_encoder_is_evaluated() -> None:
     """The scores are the scores of the task itself."""
     from multicse.evaluation.registry import make_tasks
-    from multicse.evaluation.task import evaluate
+    from multicse.evaluation.report import evaluate
 
     assert multicse.evaluate(Bag(), ["lee-dev"]) == evaluate(make_tasks(["lee-dev"]), Bag())
     with pytest.raises(EvaluationError, match="pooling='cls'"):

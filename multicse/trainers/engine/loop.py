@@ -211,10 +211,8 @@ class Engine:
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after.flat)
         changes = self.before.changes(after, self.final) if self.before and self.host.rank == 0 else {}
-        tested = {task: {name: value for name, value in one.items() if name != "metric"} for task, one in changes.items()}
-        self._log_scores(
-            "trained_change", {f"{task}/{name}": float(one[name]) for task, one in tested.items() for name in one}
-        )
+        numbers = [(f"{task}/{name}", value) for task, one in changes.items() for name, value in one.items()]
+        self._log_scores("trained_change", {name: float(value) for name, value in numbers if not isinstance(value, str)})
         streams, fingerprints = self.streams.state_dict(), from_all_ranks(fingerprint(self.chosen), self.host)
         if len(set(fingerprints)) > 1:
             raise RuntimeError(f"the parameters of the workers differ after training: {fingerprints}")

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
+import tyro
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 from tyro.constructors._struct_spec_dataclass import dataclass_rule
 
 RULES = ConstructorRegistry()
 """Rules by which tyro reads the options of commands; `options` reads settings of recipes."""
+
+
+def read_options(kind: Any, argv: Sequence[str] | None, **settings: Any) -> Any:
+    """Return what `tyro.cli` reads; raise ValueError with one line instead of its box if an option is wrong or missing."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=argv, registry=RULES, **settings)
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+    parts = [list[str]()]
+    for line in said.getvalue().splitlines()[1:]:  # the first is a title
+        text = line.strip("│ ")
+        if text.strip("─-╰╯"):
+            parts[-1].append(text)
+        else:  # a rule
+            parts.append([])
+    problem, *hints = (" ".join(part) for part in parts if part)
+    raise ValueError(". ".join([problem.rstrip("."), *(hint for hint in hints if not hint.startswith("For full"))]))
 
 
 @RULES.struct_rule

@@ -48,30 +48,11 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         base = registry.from_file(Path(names[0]), "--recipe: ")
     else:
         base = registry.named(recipes, *names)
-    if given.keys() & {"--help", "-h"}:
-        print(_help(recipes, description, base), options.listed(base), sep="\n")
+    if asked := given.keys() & {"--help", "-h", "--help-all"}:
+        everything = "--help-all" in asked
+        print(_help(recipes, description, base, everything), options.listed(base, everything), sep="\n")
         sys.exit(0)
     return options.changed(base, given)
-
-
-def parse_mine(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
-    """Choose settings from the user's files, print them, write the recipe and return it.
-
-    Args:
-        recipes: Recipes of the pipeline.
-        description: First lines of the help.
-        arguments: Arguments after ``mine``.
-
-    Raises:
-        DataError: If the files cannot be used.
-        RecipeError: If the pipeline does not support such files, or a setting is invalid.
-    """
-    from multicse.commands import mine
-
-    chosen = mine.choose(recipes, arguments)
-    recipe = parse({MINE: lambda: chosen.recipe}, description, [MINE, *chosen.options])
-    mine.write(chosen, recipe)
-    return recipe
 
 
 def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) -> None:
@@ -91,10 +72,11 @@ def refuse_unused(recipe: Recipe, plain: Recipe, remedies: Mapping[str, str]) ->
             raise RecipeError(f"--{path} {given[path]} is not used here: {remedy}")
 
 
-def _help(recipes: Recipes, description: str, base: Recipe) -> str:
+def _help(recipes: Recipes, description: str, base: Recipe, everything: bool) -> str:
     width = max(map(len, recipes)) + 2
     script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {shlex.quote(sys.argv[0])}"
     files = " ".join(given for kind, given in FILES.items() if kind in base.streams)
+    which = "all settings" if everything else "the most used settings (--help-all: all of them)"
     return "\n".join(
         [
             f"usage: {script} [RECIPE] [--SETTING VALUE ...]\n",
@@ -105,7 +87,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
             f"  {script} {next(iter(recipes))} --optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2",
             *([f"  {script} {MINE} {files}    train on your own files; see {MINE} --help"] if takes_files(recipes) else []),
             f"  {script} --recipe runs/demo/recipe.json    repeat another run; the file is in its output folder\n",
-            f"The options below are all settings of {base.name!r} with their values. Lists are separated by spaces.",
+            f"The options below are {which} of {base.name!r} with their values. Lists are separated by spaces.",
         ]
     )
 
@@ -124,7 +106,9 @@ def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
     given, about = sys.argv[1:], description or ""
     try:
         on_files = given[:1] == [MINE]
-        recipe = parse_mine(recipes, about, given[1:]) if on_files else parse(recipes, about, given)
+        if on_files:
+            from multicse.commands import mine  # with its readers of images and audio
+        recipe = mine.choose(recipes, given[1:]) if on_files else parse(recipes, about, given)
         with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not on_files):
             summary = api.train(recipe).summary
             print(report(summary))
@@ -153,7 +137,7 @@ def report(summary: dict[str, Any]) -> str:
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         *(f"model   {model}" for model in models),
-        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})"
+        f"run     {summary['mlflow_run_id']}   ({mlflow_ui(summary['tracking_uri'])})"
         if summary["tracking_uri"]
         else "run     in its journal only (the same command with --run.report_to mlflow sends it)",
     ]
@@ -162,3 +146,8 @@ def report(summary: dict[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)
+
+
+def mlflow_ui(uri: str) -> str:
+    """Return the command that shows runs; without these settings MLflow starts a dozen processes, too many for a laptop."""
+    return f"MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --workers 1 --backend-store-uri {shlex.quote(uri)}"

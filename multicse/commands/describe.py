@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data import tables
 from multicse.data.errors import DataError, cli_errors
 from multicse.data.pack import BLANK
@@ -198,7 +198,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if shards differ from their dataset.json."""
-    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
+    arguments, rest = read_options(Arguments, argv, return_unknown_args=True)
     if recipe := re.fullmatch(r"([\w./-]+\.py|[a-z_][\w-]*):([\w-]+)", arguments.what):
         if arguments.verify or arguments.samples != Arguments.samples:
             raise DataError(f"{arguments.what} is a recipe; --samples and --verify are for shards, leave them out")

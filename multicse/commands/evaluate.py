@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import re
-import shlex
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from multicse import plugins
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import Model, load_for, parse
@@ -88,8 +87,11 @@ def run(arguments: Arguments) -> Outcome:
     """
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
-    tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
     _check_used(arguments)
+    from multicse.trainers.engine.cluster import quiet
+
+    quiet()  # imports transformers, which takes seconds
+    tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
     plugins.get("style", arguments.style)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
 
@@ -170,13 +172,10 @@ def _file_name(label: str) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     arguments = with_outputs(arguments)
-    from multicse.trainers.engine.cluster import quiet
-
-    quiet()
     writes = any((arguments.json, arguments.figures, arguments.experiment))
     with results_in(results_folder()) if writes else contextlib.nullcontext():
         handle = _open_run(arguments)
@@ -226,6 +225,7 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
 
 def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = None) -> None:
     """Write the outputs that the arguments ask for, and tell where they are."""
+    from multicse.commands.cli import mlflow_ui
     from multicse.evaluation.figures.basic import save
 
     if arguments.json is not None:
@@ -245,4 +245,4 @@ def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = Non
                 save(figure, Path(place) / "figures", _file_name(name))
             handle.log_artifact(place)
         handle.finish()
-        print(f"run {handle.run_id} (mlflow ui --backend-store-uri {shlex.quote(handle.uri)})")
+        print(f"run {handle.run_id} ({mlflow_ui(handle.uri)})")

@@ -19,7 +19,7 @@ import pandas as pd
 import tyro
 from scipy import stats
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import cli_errors
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode
@@ -213,7 +213,7 @@ def page(argv: Sequence[str]) -> None:
     """Draw the page; Streamlit calls this after every change."""
     import streamlit as st
 
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     st.set_page_config("MultiCSE", layout="wide")
     views = {"Nearest": _show_nearest, "Worst pairs": _show_worst_pairs, "Alignment and uniformity": _show_geometry}
     view = views[st.sidebar.radio("Show", list(views))]
@@ -316,7 +316,7 @@ def serve(argv: Sequence[str]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     argv = sys.argv[1:] if argv is None else argv
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:
         quiet()

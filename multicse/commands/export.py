@@ -15,7 +15,7 @@ import tyro
 if TYPE_CHECKING:
     from multicse.models.sentence_encoder import CardText
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import cli_errors
 from multicse.trainers.recipe import Recipe
 
@@ -121,7 +121,7 @@ def _card_of(checkpoint: Path, recipe: Recipe, used: Recipe, text: CardText) -> 
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.models.hub_folders import carried_files
     from multicse.trainers.engine.cluster import quiet

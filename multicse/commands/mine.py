@@ -1,7 +1,7 @@
 """Train on your own files: ``python pipelines/visualcse.py mine --text sentences.txt --images photos/``.
 
-The files are packed into the output folder, and settings are chosen from them. The resulting recipe is printed and written
-to ``mine.json``, and then trained like any other recipe.
+The files are packed into the output folder, and settings are chosen from them. The resulting recipe is printed and trained
+like any other recipe.
 """
 
 from __future__ import annotations
@@ -9,33 +9,31 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import math
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import tyro
 
-from multicse.commands import RULES
+from multicse.commands import options, read_options
 from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import DataError
-from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, table_rows, text_lines
+from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, named_rows, table_rows, text_lines
 from multicse.data.shard_urls import format_options, table_kind
 from multicse.data.shard_writer import Drafts, LeftOut, Target, UnpackedSample, left_out_lines, pack
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
+from multicse.trainers.engine.record import RECIPE
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
 READERS = 4
 """Version of reading and packing; files that were packed with another version are packed again."""
-FILE = "mine.json"
-"""File of the recipe in the output folder."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Options for the files of each kind of stream."""
 TABLES = ("csv", "tsv", "jsonl", "parquet", "arrow")
@@ -66,16 +64,9 @@ ENGLISH, FOREIGN = "small-bert-en", 1.8
 all other languages that were measured have at least 2."""
 
 
-REFUSED = {
-    "--recipe": "mine makes a new recipe; train a recipe of an earlier run without the word mine",
-    "--run.output_dir": "give the folder of shards, recipe and model as --output",
-}
-"""Options of pipelines that mine does not take, with remedies."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """Train on your own files. Settings are chosen from the files, printed, and written with the recipe to OUTPUT/mine.json.
+    """Train on your own files. Settings are chosen from the files and printed with their reasons.
 
     Options that change settings of the recipe can follow, for example --run.max_steps 500. They replace the chosen values.
     """
@@ -97,7 +88,7 @@ class Arguments:
     """Language code of the sentences, such as de, for the model card."""
     licence: str = "unknown"
     """Licence of the files, such as CC-BY-SA-4.0, for the model card."""
-    output: Path | None = None
+    output: Annotated[Path | None, tyro.conf.arg(name="run.output_dir", aliases=["--output"])] = None
     """Folder for shards, recipe and model. Default: runs/PAPER/mine."""
 
 
@@ -105,17 +96,8 @@ Choice = tuple[str, Any, str]
 """A setting, its value, and the reason."""
 
 
-class Chosen(NamedTuple):
-    """The recipe chosen for files, before options of the command line change it."""
-
-    recipe: Recipe
-    choices: list[Choice]
-    options: list[str]
-    """Options that change settings of the recipe."""
-
-
-def choose(recipes: Recipes, given: list[str]) -> Chosen:
-    """Pack the user's files, unless they are packed already, and choose settings from them.
+def choose(recipes: Recipes, given: list[str]) -> Recipe:
+    """Pack the user's files, unless they are packed already, choose settings from them and print each with its reason.
 
     Args:
         recipes: Recipes of the pipeline.
@@ -123,44 +105,46 @@ def choose(recipes: Recipes, given: list[str]) -> Chosen:
 
     Raises:
         DataError: If the files cannot be used.
-        RecipeError: If the pipeline cannot train on such files, or for `--recipe` and `--run.output_dir`.
+        RecipeError: If the pipeline cannot train on such files, a setting is wrong, or for `--recipe`.
     """
-    asked, options = tyro.cli(Arguments, args=given, registry=RULES, return_unknown_args=True)
-    for refused, remedy in REFUSED.items():
-        if refused in (option.partition("=")[0].replace("output-dir", "output_dir") for option in options):
-            raise RecipeError(f"{refused} cannot be combined with mine: {remedy}")
-    base, encoder = _base(recipes, asked)
+    asked, rest = read_options(Arguments, given, return_unknown_args=True)
+    words, more = options.split(rest)
+    if "--recipe" in more:
+        raise RecipeError("--recipe cannot be combined with mine, which makes a new recipe; leave out the word mine")
+    if words:
+        raise RecipeError(f"{words[0]}: unexpected word; a command line is mine --text FILE [--SETTING VALUE ...]")
+    base, encoder = _base(recipes, asked, more)
     output = kept(asked.output or Path("runs") / base.paper / "mine")
     announce(output)
     choices = list(_choose(base, encoder, asked, output))
-    recipe = base.changed({path: value for path, value, _ in choices}).replace("run.output_dir", str(output))
-    return Chosen(recipe, choices, options)
+    chosen = base.changed({path: value for path, value, _ in choices}).replace("run.output_dir", str(output))
+    changes = options.changes(chosen, more)
+    recipe = chosen.changed(changes)
+    if "evaluation.eval_steps" not in changes:
+        steps = recipe.steps(ShardSet.open(recipe.streams[recipe.lead].shards).samples)
+        every = max(1, min(250, steps // 8))
+        choices.append(("evaluation.eval_steps", every, f"eight evaluations in {steps:,} steps, or one every 250"))
+        chosen, recipe = (one.replace("evaluation.eval_steps", every) for one in (chosen, recipe))
+    _show(choices, chosen.flat(), recipe.flat())
+    return recipe
 
 
-def write(chosen: Chosen, recipe: Recipe) -> None:
-    """Print the settings of the run and write its recipe.
-
-    Args:
-        chosen: Settings chosen from the files.
-        recipe: Recipe of the run, with the changes of the command line.
-    """
-    before, after = chosen.recipe.flat(), recipe.flat()
+def _show(choices: list[Choice], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Print the settings of the run: those chosen from the files, and those that options have changed after that."""
     given = {path: (path, value, "given as an option") for path, value in after.items() if value != before.get(path, ...)}
-    rows = [given.pop(choice[0], choice) for choice in chosen.choices] + list(given.values())
+    rows = [given.pop(choice[0], choice) for choice in choices] + list(given.values())
     wide, narrow = (max(len(str(row[i])) for row in rows) for i in (0, 1))
     for path, value, why in rows:
         print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
-    file = Path(recipe.run.output_dir) / FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(recipe.to_json(), encoding="utf-8")
-    print(f"recipe written to {shlex.quote(str(file))}; to repeat or change the run, give it as --recipe")
+    file = Path(after["run.output_dir"]) / RECIPE
+    print(f"to repeat or change this run, give its recipe: --recipe {shlex.quote(str(file))}")
 
 
-def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
-    """Return the recipe to change and the encoder's configuration.
+def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tuple[Recipe, Any]:
+    """Return the recipe to change and the encoder's configuration, after all checks that take no time.
 
     Raises:
-        RecipeError: If files and streams do not match.
+        RecipeError: If files and streams do not match, or an option in `more` is no setting of the recipe.
     """
     demo = recipes[next(iter(recipes))]()
     if not takes_files(recipes):
@@ -168,6 +152,8 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
             f"{demo.paper} does not support 'mine': pack the files with pipelines/pack.py and set the shards of a recipe "
             "(docs/how-to/data.md)"
         )
+    given = options.changes(demo, more, [f"--{field.name}" for field in fields(Arguments)])
+    demo.changed({path: value for path, value in given.items() if not path.startswith(("streams.", "method."))})
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "give a folder of files"
@@ -176,9 +162,11 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
             wanted = "file" if kind == "text" else "folder"
             raise DataError(f"{OPTIONS[kind]} {place}: {wanted} not found; give an existing {wanted}")
     table = table_kind(str(asked.text)) in TABLES
-    if table != (asked.column is not None):
-        fix = "name the column of the sentences with --column" if table else "this is not a table; leave --column out"
-        raise DataError(f"--text {asked.text}: {fix}")
+    if table and asked.column is None:
+        has = ", ".join(next(named_rows(asked.text, ()), (0, {}))[1])
+        raise DataError(f"--text {asked.text}: name the column of the sentences with --column; it has {has or 'no rows'}")
+    if not table and asked.column is not None:
+        raise DataError(f"--text {asked.text}: this is not a table; leave --column out")
     if asked.dev is not None and not asked.dev.is_file():
         raise DataError(f"--dev {asked.dev}: file not found; give a .tsv file with columns sentence1, sentence2 and score")
     try:
@@ -221,7 +209,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
             reduced[update] = min(reduced.get(update, (1.0, 0)), (batch / usual, usual))
         samples = (found for found in read(first, range(min(first.samples, SAMPLED))) if isinstance(found, RawSample))
         if kind == "text":
-            yield from _length(count, batch)
+            yield from _length(count)
             yield from _evaluation(asked, output / "data")
             yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]  # word vectors have no path
             continue
@@ -238,12 +226,10 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         )
 
 
-def _length(samples: int, batch: int) -> Iterator[Choice]:
+def _length(samples: int) -> Iterator[Choice]:
     epochs = round(min(EPOCHS, max(1, SEEN / samples)), 2)
-    steps = math.ceil(round(-(-samples // batch) * epochs, 6))  # as `Recipe.steps`
-    yield ("run.epochs", epochs, f"{SEEN:,} sentences, in 1 to {EPOCHS} epochs: {steps:,} steps")
+    yield ("run.epochs", epochs, f"{SEEN:,} sentences, in 1 to {EPOCHS} epochs")
     yield ("run.max_steps", None, "the epochs determine the steps")
-    yield ("evaluation.eval_steps", max(1, min(250, steps // 8)), "eight evaluations per run, or one every 250 steps")
 
 
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from multicse.data.errors import did_you_mean
 from multicse.data.settings import Settings
 from multicse.trainers.recipe import Recipe, RecipeError
+
+USUAL = re.compile(
+    r"encoder\.(path|vectors)|streams\.\w+\.(shards|batch_size)|optim\.[\w+]+\.lr"
+    r"|run\.(output_dir|epochs|max_steps|seed|num_workers|gpus_per_worker)"
+)
+"""Names of the most used settings."""
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -40,15 +47,29 @@ def changed(recipe: Recipe, given: dict[str, list[str]]) -> Recipe:
     Raises:
         RecipeError: If a setting does not exist, or its value is missing or not allowed.
     """
-    known, changes = {path: (part, name) for path, part, name in options(recipe)}, dict[str, Any]()
+    return recipe.changed(changes(recipe, given))
+
+
+def changes(recipe: Recipe, given: dict[str, list[str]], others: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the values that a command line gives to settings of a recipe, by dotted name.
+
+    Args:
+        recipe: Recipe that has the settings.
+        given: Words by option (`split`).
+        others: Options of the command that are no settings, for suggestions.
+
+    Raises:
+        RecipeError: If a setting does not exist, or its value is missing.
+    """
+    known, found = {path: (part, name) for path, part, name in options(recipe)}, dict[str, Any]()
     for option, words in given.items():
         path = option[2:] if option[2:] in known else option[2:].replace("-", "_")
         if path not in known:
-            near = did_you_mean(option, [f"--{name}" for name in known])
-            raise RecipeError(f"{option}: recipe {recipe.name!r} has no such setting.{near} --help shows all.")
+            near = did_you_mean(option, [*others, *(f"--{name}" for name in known)])
+            raise RecipeError(f"{option}: recipe {recipe.name!r} has no such setting.{near} --help-all shows all.")
         part, name = known[path]
-        changes[path] = _value(option, words, [*_types(type(part).model_fields[name].annotation)])
-    return recipe.changed(changes)
+        found[path] = _value(option, words, [*_types(type(part).model_fields[name].annotation)])
+    return found
 
 
 def _value(option: str, words: list[str], types: list[Any]) -> Any:
@@ -83,13 +104,16 @@ def options(part: Settings, before: str = "") -> Iterator[tuple[str, Settings, s
         yield from options(one, place)
 
 
-def listed(recipe: Recipe) -> str:
-    """Return the help of all settings of a recipe, with their values."""
+def listed(recipe: Recipe, everything: bool = True) -> str:
+    """Return the help of the settings of a recipe, or of the most used ones, with their values."""
     lines: list[str] = []
     last: Settings = recipe
     width = shutil.get_terminal_size().columns
     indented = textwrap.TextWrapper(width, initial_indent=" " * 6, subsequent_indent=" " * 6)
     for path, part, name in options(recipe):
+        fixed = len(get_args(kind := type(part).model_fields[name].annotation)) == 1 and get_origin(kind) is Literal
+        if fixed or not (everything or USUAL.fullmatch(path)):
+            continue
         if part is not last:
             about = " ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split())
             lines += ["", *textwrap.wrap(f"{path.removesuffix(f'.{name}')}: {about}", width)]

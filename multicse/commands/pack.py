@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import DataError, cli_errors
 from multicse.data.lexicon import thesaurus, write_lexicon
 from multicse.data.pack import (
@@ -265,10 +265,9 @@ def report(packed: Manifest) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code; 2 for invalid input."""
-    arguments: Text | Table | Images | Audio | Lexicon | Upload = tyro.cli(
+    arguments: Text | Table | Images | Audio | Lexicon | Upload = read_options(
         Text | Table | Images | Audio | Lexicon | Upload,
-        args=argv,
-        registry=RULES,
+        argv,
         description="Pack texts, images or audio into WebDataset shards with a dataset.json next to them.",
     )
     done = arguments.run()

@@ -18,7 +18,7 @@ from multicse.plugins import load_file
 from multicse.trainers.recipe import Recipe, RecipeError
 
 PAPERS = Path(__file__).parents[1] / "pipelines"
-NAMES = tuple(file.stem for file in sorted(PAPERS.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M))
+NAMES = tuple(file.stem for file in sorted(PAPERS.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text("utf-8"), re.M))
 """Scripts of `pipelines/` with recipes; the other scripts there start commands such as `evaluate`."""
 Recipes = Mapping[str, Callable[[], Recipe]]
 GROUP = "multicse.pipelines"

@@ -18,7 +18,7 @@ VERBS = {
     file.stem: f"multicse.{package}.{file.stem}"
     for package, folder in FOLDERS.items()
     for file in sorted(folder.glob("*.py"))
-    if "\n@cli_errors\ndef main(" in file.read_text()
+    if "\n@cli_errors\ndef main(" in file.read_text(encoding="utf-8")
 }
 """Commands that are not pipelines, with their modules: those of this folder and of packages with plugins."""
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from multicse.commands import RULES, registry
+from multicse.commands import read_options, registry
 from multicse.commands.api import load_recipe, write_inputs
-from multicse.commands.cli import parse, refuse_unused
+from multicse.commands.cli import mlflow_ui, parse, refuse_unused
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.report import averages
 from multicse.evaluation.tables import layout, side_by_side
@@ -80,7 +80,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if no trial has a score."""
-    arguments, rest = tyro.cli(Arguments, args=argv, registry=RULES, return_unknown_args=True)
+    arguments, rest = read_options(Arguments, argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     return _run(*make_sweep(arguments, rest))
 
@@ -420,6 +420,6 @@ def _last_words(summary: Mapping[str, Any]) -> str:
             + ("failed" if summary["unchanged"]["score"] is None else f"{summary['unchanged']['score']:.2f}"),
             f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {shlex.quote(summary['recipe'])})",
             f"model   {summary['export']}   ({summary['model']})",
-            f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {shlex.quote(summary['tracking_uri'])})",
+            f"run     {summary['mlflow_run_id']}   ({mlflow_ui(summary['tracking_uri'])})",
         ]
     )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import cli_errors
 
 
@@ -35,7 +35,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if something could not be sent."""
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.trainers.engine.journal import Journal
     from multicse.trainers.engine.mlflow_server import TrackingError

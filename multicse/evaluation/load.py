@@ -70,14 +70,14 @@ def parse(spec: str) -> Spec:
             f"model {place} is followed by {rest!r}, which is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
-    known = plugins.every("post")
-    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(known)}", post):
+    found = _path(place) if _path(place).exists() else _of_hub(place)
+    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(known := plugins.every('post'))}", post):
         names = ", ".join(f"+{name}" for name in known)
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, known)} It is one of "
             f"{names}; +whitening<K> keeps K dimensions"
         )
-    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
+    return Spec(found, pooling, post, fit)
 
 
 def _of_hub(name: str) -> Path:

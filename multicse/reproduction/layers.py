@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import tyro
 
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
-from multicse.commands import RULES, evaluate
+from multicse.commands import evaluate, read_options
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import load_model, parse
@@ -76,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     from multicse.trainers.engine.cluster import quiet
 
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     outputs = evaluate.with_outputs(evaluate.Arguments(arguments.model, json=arguments.json, figures=arguments.figures))
     quiet()
     found = outcome(arguments)

@@ -18,7 +18,7 @@ import tyro
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.commands.pack import report
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.lexicon import write_lexicon
@@ -122,7 +122,7 @@ def _make(result: Result, source: Source, folder: Path, out: Path, overwrite: bo
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line. Returns 2 if a file is missing; invalid input ends with exit code 2."""
-    arguments: Prepare = tyro.cli(Prepare, args=argv, registry=RULES, description=__doc__)
+    arguments: Prepare = read_options(Prepare, argv, description=__doc__)
     return arguments.run()
 
 

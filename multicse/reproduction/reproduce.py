@@ -21,7 +21,7 @@ if not __package__:  # run as a file
     import _clone  # noqa: F401
 
 from multicse import clone
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.report import Report
@@ -87,7 +87,7 @@ class Arguments:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; the exit code is 1 if data is missing."""
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     quiet()
     if arguments.coverage is not None:

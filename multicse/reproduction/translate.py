@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
 from tqdm import tqdm
 
 if not __package__:  # run as a file
     import _clone  # noqa: F401
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import DataError, cli_errors
 from multicse.evaluation.load import fit_sentences
 
@@ -127,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line; invalid input ends with exit code 2."""
     from multicse.trainers.engine.cluster import quiet
 
-    arguments: Translate = tyro.cli(Translate, args=argv, registry=RULES, description=__doc__)
+    arguments: Translate = read_options(Translate, argv, description=__doc__)
     quiet()
     print(arguments.run())
     return 0

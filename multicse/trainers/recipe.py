@@ -183,7 +183,7 @@ class RunConfig(Settings):
     epochs: float = Field(1, gt=0, allow_inf_nan=False)
     """Number of epochs of the primary stream."""
     max_steps: int | None = Field(None, gt=0)
-    """Maximum number of steps, regardless of epochs."""
+    """Number of steps, whatever `epochs` says. If None, the epochs determine it."""
     gradient_accumulation_steps: int = Field(1, gt=0)
     """Batches per optimizer step, accumulated for each update separately."""
     mini_batch_size: int | None = Field(None, gt=0)
@@ -354,7 +354,7 @@ class Recipe(Settings):
         if later and len(later) == len(changes):
             path = next(iter(later))
             near = did_you_mean(path, self.flat())
-            raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
+            raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help-all shows all.")
         made = self.checked(content)
         made.opened.update({name: self.opened[name] for name in self.opened if made.streams.get(name) == self.streams[name]})
         return made.changed(later) if later else made
@@ -412,10 +412,11 @@ class Recipe(Settings):
         return self.name.split("/")[0]
 
     def steps(self, samples: int) -> int:
-        """Return the number of steps if the primary stream contains `samples` samples."""
+        """Return the number of steps if the primary stream contains `samples` samples: `run.max_steps`, else its epochs."""
+        if self.run.max_steps is not None:
+            return self.run.max_steps
         batch = self.streams[self.lead].batch_size * self.run.gradient_accumulation_steps
-        steps = max(1, math.ceil(round(math.ceil(samples / batch) * self.run.epochs, 6)))  # 100 * 1.1 is above 110
-        return min(steps, self.run.max_steps or steps)
+        return max(1, math.ceil(round(math.ceil(samples / batch) * self.run.epochs, 6)))  # 100 * 1.1 is above 110
 
 
 def _setting(place: tuple[int | str, ...]) -> list[str]:

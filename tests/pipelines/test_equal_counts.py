@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from multicse.commands import cli, describe
+from multicse.commands import describe, mine
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
@@ -99,7 +99,7 @@ def test_four_commands_count_the_same(
     assert read == packed and len(read) + skipped == rows
 
     given = ["--text", str(path), *([] if is_text else ["--column", "text"])]
-    recipe = cli.parse_mine(simcse.RECIPES, "", given)
+    recipe = mine.choose(simcse.RECIPES, given)
     said = capsys.readouterr().out
     assert said.count("left out") == len(left_out) and all(line in said for line in left_out)
     shards = ShardSet.open(recipe.streams["text"].shards)

@@ -22,7 +22,7 @@ from multicse.evaluation.registry import gold_of, make_tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import audiocse, multicse, simcse, visualcse
 from multicse.trainers.engine.launch import run_recipe
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.worlds import WORDS, example
 
 
@@ -44,7 +44,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chosen(pipeline: Any, *given: str) -> Recipe:
-    return cli.parse_mine(pipeline.RECIPES, "", list(given))
+    return mine.choose(pipeline.RECIPES, list(given))
 
 
 @pytest.mark.parametrize("pipeline", [audiocse, simcse, visualcse])
@@ -69,10 +69,7 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     assert (settings["run.epochs"], recipe.steps(text.samples)) == (pytest.approx(20_000 / 2090, abs=0.01), 316)
     assert settings["evaluation.eval_steps"] == 316 // 8 and settings["streams.text.max_length"] == 16
     shown = capsys.readouterr().out
-    assert "streams.image.size" in shown and "runs/visualcse/mine/mine.json" in shown
-    written = Path("runs/visualcse/mine/mine.json")
-    again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output_dir", "runs/visualcse/mine"])
-    assert again == recipe, "the file can be given again"
+    assert "streams.image.size" in shown and "--recipe runs/visualcse/mine/recipe.json" in shown
 
 
 def test_the_smallest_batch_of_an_update_determines_its_learning_rate(files: Path) -> None:
@@ -91,8 +88,25 @@ def test_options_replace_chosen_settings_in_the_table_and_the_file(files: Path, 
     given = {"run.max_steps": "5", "streams.text.batch_size": "16", "run.seed": "7"}
     assert {path: table[path] for path in given} == {path: (value, "given as an option") for path, value in given.items()}
     assert len(table) == len(rows) and table["run.precision"] == ("fp32", "no GPU was found")
-    written = Recipe.from_json(Path("mine/mine.json").read_text())
-    assert written == recipe and (recipe.run.max_steps, recipe.run.output_dir) == (5, "mine")
+    assert (recipe.run.max_steps, recipe.run.output_dir) == (5, "mine")
+
+
+@pytest.mark.parametrize(("options", "steps"), [(("--run.max_steps", "80"), 80), (("--run.epochs", "20"), 660), ((), 330)])
+def test_the_steps_of_the_options_determine_the_evaluations(
+    options: tuple[str, ...], steps: int, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = chosen(simcse, "--text", "sentences.txt", "--run.output_dir", "mine", *options)
+    assert recipe.run.output_dir == "mine" and recipe.steps(2090) == pytest.approx(steps, abs=14)
+    assert recipe.evaluation.eval_steps == recipe.steps(2090) // 8
+    assert f"eight evaluations in {recipe.steps(2090)} steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--run.max_stepz", "5"], ["word"], ["--images", "photos"], ["--optim.text.lr", "fast"]])
+def test_a_refused_command_writes_nothing(wrong: list[str], files: Path) -> None:
+    before = sorted(files.rglob("*"))
+    with pytest.raises(ValueError, match=wrong[0].lstrip("-")):
+        chosen(simcse, *(["word"] if wrong == ["word"] else []), "--text", "sentences.txt", *wrong)
+    assert sorted(files.rglob("*")) == before
 
 
 def test_held_out_halves_are_in_no_shard(files: Path) -> None:
@@ -243,6 +257,12 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
     summary = run_recipe(recipe)
     assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]
+    written = Path("mine/recipe.json").read_text()
+    options = ["--run.output_dir", "mine", *settings[2:]]
+    assert cli.parse(audiocse.RECIPES, "", ["--recipe", "mine/recipe.json", *options]).identity() == recipe.identity()
+    with pytest.raises(RecipeError, match="other settings"):
+        run_recipe(chosen(audiocse, *given, *settings, "--streams.text.batch_size", "16"))
+    assert Path("mine/recipe.json").read_text() == written
 
 
 def test_audio_of_no_length_is_refused(files: Path) -> None:

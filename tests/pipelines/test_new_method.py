@@ -115,7 +115,7 @@ def test_as_part_of_the_repository_it_is_three_files(tmp_path: Path) -> None:
     places = ("tests/pipelines/test_help.py", "tests/pipelines/test_cli.py", "tests/tune_spaces")
     assert " passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "esimcse", *places)
     assert "  esimcse         ESimCSE." in run("pipelines/run.py", "--help")
-    assert "--method.repetition" in run("pipelines/esimcse.py", "--help")
+    assert "--method.repetition" in run("pipelines/esimcse.py", "--help-all")
     database = f"sqlite:///{tmp_path}/mlflow.db"
     options = ("--run.num_workers", "0", "--run.tracking_uri", database, "--run.output_dir", "run", "--run.max_steps", "2")
     run("pipelines/run.py", "esimcse", "smoke", *options)

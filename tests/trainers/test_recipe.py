@@ -36,7 +36,8 @@ def test_steps_count_the_primary_stream() -> None:
     assert recipe.steps(1_000_001) == 15_626  # the released training log
     assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
     assert recipe.replace("run.gradient_accumulation_steps", 2).steps(1_000_001) == 7_813
-    assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
+    for steps in (10, 20_000):  # fewer and more than the epochs have
+        assert recipe.replace("run.max_steps", steps).steps(1_000_001) == steps
 
 
 def test_steps_of_a_share_of_epochs_are_not_rounded_up() -> None:

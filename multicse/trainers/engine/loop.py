@@ -191,7 +191,7 @@ class Engine:
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores.flat)
         for task in self.development[:1]:
-            self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
+            self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary], "evaluated": self.step}
         selection = self.selection
         selection.add(self.step, scores, partial(checkpoint.weights_of, self.chosen))
         step, kept = selection.kept(self.step)

@@ -28,14 +28,15 @@ def duration(seconds: float) -> str:
 
 
 def render(line: dict[str, Any]) -> str:
-    """Return ``step 120/512  text 0.412  image 3.2  lee-dev 47.40  812 samples/s  data wait 1 %  1 min left``."""
+    """Return ``step 120/512  text 0.412  image 3.2  lee-dev 47.40 (step 100)  812 samples/s  data wait 1 %  1 min left``."""
     losses = [
         f"{name.removeprefix('train/')} {value:.4g}"
         for name, value in line.items()
         if name.startswith("train/") and name.count("/") == 1
     ]
+    at = f" (step {line['evaluated']})" if "evaluated" in line else ""
     scores = [
-        f"{name.rpartition('/')[0].rpartition('/')[2].partition('?')[0]} {value:.2f}"  # for a task on a file its name
+        f"{name.rpartition('/')[0].rpartition('/')[2].partition('?')[0]} {value:.2f}{at}"  # for a task on a file its name
         for name, value in line.items()
         if name.startswith("eval/")
     ]

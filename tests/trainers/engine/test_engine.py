@@ -63,7 +63,7 @@ def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch
     summary = engine(watched, memory).train()
     scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}
     assert [line.get("eval/lee-dev/spearman") for line in lines] == [None] + [scores[0]] * 2 + [scores[3]] * 3
-    assert f"  lee-dev {scores[3]:.2f}  " in render(lines[-1])
+    assert f"  lee-dev {scores[3]:.2f} (step 3)  " in render(lines[-1])
     assert (summary["best_step"], summary["best_score"]) == (6, None)
 
 

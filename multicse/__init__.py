@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from multicse.commands.api import TrainingResult, evaluate, load_recipe, pack, train
+    from multicse.commands.embed import embed
     from multicse.commands.sweep import sweep
 
-__all__ = ["TrainingResult", "evaluate", "load_recipe", "pack", "sweep", "train"]
+__all__ = ["TrainingResult", "embed", "evaluate", "load_recipe", "pack", "sweep", "train"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.commands.{'sweep' if name == 'sweep' else 'api'}")
+    module = import_module(f"{__name__}.commands.{name if name in ('embed', 'sweep') else 'api'}")
     return getattr(module, name)
 
 

@@ -171,7 +171,7 @@ def _start(search: Sweep, folder: Path) -> int:
     check_vectors(search.recipe)
     with former_handlers() as main:
         with opening(search.recipe, experiment_of(search.recipe)):
-            start_ray(search.recipe)
+            start_ray(search.recipe.run.verbose)
         if main:  # Tune handles SIGINT only
             signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         with locked(folder, "--output"):

@@ -171,7 +171,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     except BlockingIOError as error:
-        raise DataError(f"--out {folder}: another process is packing into this folder; wait for it") from error
+        raise DataError(f"--out {folder}: another process is writing to this folder; wait for it") from error
     finally:
         os.close(handle)
 

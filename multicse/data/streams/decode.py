@@ -302,7 +302,7 @@ def text(fields: Mapping[str, Any], columns: Sequence[str], key: str, empty: str
     """
     texts = []
     for column in columns:
-        value = _text(_value(fields, column, key), column, key)
+        value = _text(field_of(fields, column, key), column, key)
         if not value and empty is None:
             raise DecodeError(f"sample {key!r}: the text {column!r} is empty")
         texts.append(value or empty or "")
@@ -345,7 +345,7 @@ def label(fields: Mapping[str, Any], column: str, key: str) -> int:
         column: Name of a field (`cls`), or otherwise of an entry of the `json`.
         key: Name of the sample, for messages.
     """
-    value = _value(fields, column, key)
+    value = field_of(fields, column, key)
     if isinstance(value, bytes | float | Decimal):  # whole numbers of a column with gaps are floats
         value = text_of(value, f"sample {key!r}: {column!r}")
     if isinstance(value, str) and len(digits := value.strip()) <= limits.CLASS_DIGITS and digits.isdecimal():
@@ -355,7 +355,8 @@ def label(fields: Mapping[str, Any], column: str, key: str) -> int:
     return value
 
 
-def _value(fields: Mapping[str, Any], column: str, key: str) -> Any:
+def field_of(fields: Mapping[str, Any], column: str, key: str) -> Any:
+    """Return a field of a sample, or otherwise an entry of its `json`. Raises DecodeError if it has neither."""
     if column in fields:
         return fields[column]
     record = _record(fields, key)

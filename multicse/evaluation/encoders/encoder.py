@@ -249,7 +249,7 @@ class FolderEncoder(ModuleEncoder):
     """
 
     def __init__(self, model: Any, path: Path, pooling: str, batch_size: int, pooled: Forward | None = None) -> None:
-        prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
+        self.prompt: str | None = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
         width = model.truncate_dim
         whole = all(getattr(module, "include_prompt", True) for module in model)
 
@@ -260,7 +260,7 @@ class FolderEncoder(ModuleEncoder):
             return pooled(features, without_prompt(features["attention_mask"], prompted))
 
         super().__init__(
-            partial(tokenized, model, prompt=prompt), forward, model.device, batch_size=batch_size, module=model
+            partial(tokenized, model, prompt=self.prompt), forward, model.device, batch_size=batch_size, module=model
         )
         self.model = model
         self.path = path
@@ -268,6 +268,10 @@ class FolderEncoder(ModuleEncoder):
         self.pooling = pooling
         limit = model.max_seq_length
         self.limit: int | None = limit if limit is not None and limit < NO_LIMIT else None
+
+    def use_prompt(self, prompt: str) -> None:
+        """Put a prompt before every text instead of the model's default prompt."""
+        self.prompt, self.tokenize = prompt, partial(tokenized, self.model, prompt=prompt)
 
     @property
     def protocol(self) -> dict[str, Any]:

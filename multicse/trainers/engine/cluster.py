@@ -72,7 +72,7 @@ def hardware(recipe: Recipe) -> list[tuple[str, str]]:
     if address := os.environ.get("RAY_ADDRESS"):
         import ray
 
-        start_ray(recipe)
+        start_ray(recipe.run.verbose)
         cpus, gpus, nodes = capacity()
         kinds = sorted(name.partition(":")[2] for name in ray.cluster_resources() if name.startswith("accelerator_type:"))
         return [*found, ("cluster", f"{address}: {nodes} nodes, {cpus:g} CPUs, {gpus:g} GPUs {', '.join(kinds)}".rstrip())]

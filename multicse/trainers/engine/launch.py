@@ -54,7 +54,7 @@ def _open_cluster(recipe: Recipe, stop: Stop) -> None:
     """Start or join Ray if there are workers, and check that the machines suffice."""
     if recipe.run.num_workers:
         with opening(recipe, experiment_of(recipe)):
-            start_ray(recipe)
+            start_ray(recipe.run.verbose)
             stop.listen()
         cpus, gpus, nodes = capacity()
         check_cluster(recipe, cpus, gpus, nodes)

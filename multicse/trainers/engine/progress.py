@@ -6,6 +6,7 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -54,9 +55,14 @@ def render(line: dict[str, Any]) -> str:
 
 
 class ProgressLine:
-    """Progress display: one line that is rewritten on a terminal, otherwise a new line every `EVERY` seconds."""
+    """Progress display: one line that is rewritten on a terminal, otherwise a new line every `EVERY` seconds.
 
-    def __init__(self) -> None:
+    Args:
+        render: Function from a line, with its `step` and the number of all `steps`, to its text.
+    """
+
+    def __init__(self, render: Callable[[dict[str, Any]], str] = render) -> None:
+        self._render = render
         self._last, self._terminal = 0.0, sys.stdout.isatty()
         self._shown: dict[str, Any] | None = None
 
@@ -67,10 +73,10 @@ class ProgressLine:
         self._shown = line
         done = line["step"] == line["steps"]
         if self._terminal:
-            print(f"\r\033[K{render(line)}", end="\n" if done else "", flush=True)
+            print(f"\r\033[K{self._render(line)}", end="\n" if done else "", flush=True)
         elif done or time.monotonic() - self._last >= EVERY:
             self._last = time.monotonic()
-            print(render(line), flush=True)
+            print(self._render(line), flush=True)
 
 
 class Board:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from multicse import clone
 from multicse.trainers.engine.progress import announce
-from multicse.trainers.recipe import Recipe
 
 TRAIN = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -117,15 +116,18 @@ def own_ray() -> None:
         os.environ.setdefault(name, value)
 
 
-def start_ray(recipe: Recipe) -> None:
+def start_ray(verbose: bool = False) -> None:
     """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), otherwise start Ray on this machine.
+
+    Args:
+        verbose: Show Ray's log and the address of its page.
 
     Raises:
         RayStartError: If Ray does not come up, with the cause and what to do. On a busy machine it is tried twice.
     """
     import ray
 
-    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+    here = not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
     if here:
         own_ray()
     for name, value in TRAIN.items():
@@ -142,7 +144,7 @@ def start_ray(recipe: Recipe) -> None:
     settings: dict[str, Any] = {
         "address": "local" if here else None,
         "runtime_env": code,
-        # It takes eight processes, and its address is shown with --run.verbose only.
+        # It takes eight processes, and its address is shown if verbose.
         "include_dashboard": False if here and not verbose else None,
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,

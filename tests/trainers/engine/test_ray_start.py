@@ -15,7 +15,6 @@ import ray
 
 from multicse.trainers.engine import ray_start
 from multicse.trainers.engine.ray_start import RayStartError, cause_of, start_ray
-from multicse.trainers.recipe import Recipe
 
 BUSY = Exception(
     "The current node timed out during startup. This could happen because some of the raylet failed to startup or the GCS "
@@ -65,13 +64,13 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.parametrize(("here", "error", "says"), ERRORS, ids=lambda value: value if isinstance(value, str) else "")
 def test_every_cause_is_named_with_its_remedy(
-    here: bool, error: Exception, says: str, refusing: list[Any], recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    here: bool, error: Exception, says: str, refusing: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing.extend([error, error])
     if not here:
         monkeypatch.setitem(os.environ, "RAY_ADDRESS", "auto")
     with pytest.raises(RayStartError, match=re.escape(says)) as raised:
-        start_ray(recipe)
+        start_ray()
     assert "\n" not in str(raised.value)
     assert len(refusing) == 1 - cause_of(error, here).again, "a second try for want of time only"
 
@@ -83,13 +82,13 @@ def test_every_cause_is_tested() -> None:
 
 
 def test_a_busy_machine_is_tried_twice_without_remains_of_the_first_try(
-    refusing: list[Any], recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refusing: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refusing.append(BUSY)
     monkeypatch.setitem(os.environ, "RAY_TMPDIR", str(tmp_path))
     (left := tmp_path / f"ray/session_2026_{os.getpid()}").mkdir(parents=True)
     (other := tmp_path / "ray/session_2026_1").mkdir()
-    start_ray(recipe)
+    start_ray()
     assert other.is_dir() and not left.exists()
     first, second = capsys.readouterr().err.splitlines()
     assert first == "Starting Ray on this machine ..." and "Starting it again" in second
@@ -108,8 +107,7 @@ def test_a_busy_machine_is_tried_twice_without_remains_of_the_first_try(
 def test_a_real_ray_that_cannot_start(setting: dict[str, str], says: str, tmp_path: Path) -> None:
     """Also that an address is not tried for minutes."""
     (tmp_path / ("a" * 100)).mkdir()
-    code = "from types import SimpleNamespace as N; from multicse.trainers.engine.ray_start import start_ray\n"
-    code += "start_ray(N(run=N(verbose=False)))"
+    code = "from multicse.trainers.engine.ray_start import start_ray; start_ray()"
     cleared = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     if setting.get("TMPDIR", "").startswith("a"):
         setting = {"TMPDIR": str(tmp_path / setting["TMPDIR"])}

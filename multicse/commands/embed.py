@@ -303,6 +303,9 @@ def through_ray(plan: Sequence[Any], how: How, what: What, workers: int, cpus: i
     from ray.data.datasource import Datasource, ReadTask
 
     from multicse.evaluation.vectors import Embedder
+    from multicse.trainers.engine.cluster import quiet
+
+    quiet()  # again, since the import of ray.data sets the level of its log
 
     class Blocks(Datasource):
         def __init__(self, plan: Sequence[Any]) -> None:

@@ -43,6 +43,7 @@ BEFORE = {
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
         f"multicse cyclip smoke {SHORT} --run.output_dir runs/a && cp -r runs/a runs/b && cp -r runs/a runs/c",
     ],
+    "embed": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "training": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "tracking": [f"multicse simcse smoke {SHORT} --run.output_dir OUTPUT"],
     "sg-bert": ["multicse pack text sentences.txt --overwrite --out shards/mine"],

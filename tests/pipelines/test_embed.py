@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from multicse.evaluation import vectors
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
 from tests import worlds
+from tests.conftest import ROOT
 from tests.data import test_forms
 from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert
 from tests.evaluation.multimodal_helpers import tiny_clap, tiny_clip
@@ -288,3 +290,19 @@ def test_through_ray_after_a_death(bert: Path, tmp_path: Path, monkeypatch: pyte
     found = multicse.embed(bert, data, tmp_path / "out", **options)
     assert rows_of(found).drop_columns("vector").equals(whole.drop_columns("vector"))
     assert np.abs(vectors_of(found) - np.stack(whole["vector"].to_numpy())).max() < 1e-5
+
+
+def test_search_neighbours_and_clusters_of_the_page(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python code of docs/how-to/embed.md, with fewer clusters."""
+    pytest.importorskip("faiss", reason="the extra `search`")
+    (tmp_path / "runs/demo").mkdir(parents=True)
+    (tmp_path / "runs/demo/export").symlink_to(bert)
+    (tmp_path / "runs/offline").mkdir()
+    worlds.write_text(tmp_path / "runs/offline/text")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/how-to/embed.md").read_text(), re.MULTILINE | re.DOTALL):
+        exec(code.replace("vectors.shape[1], 20,", "vectors.shape[1], 2,"), names)
+    cosines = names["vectors"] @ names["query"][0]
+    assert np.allclose(np.sort(cosines[names["numbers"][0]]), np.sort(cosines)[-5:], atol=1e-6), "five that are nearest"
+    assert names["topic"].shape == (80,) and len(names["rows"]) == 80

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.servers import BUCKET, MLflowServer, S3Server, plain_env
+from tests.cluster.servers import BUCKET, CLUSTER, MLflowServer, S3Server, plain_env
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 
@@ -38,7 +38,5 @@ def python() -> Iterator[str]:
 def knows_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the environment of the store for the raylets that tests start, and for their workers."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # tests of another file run at the same time
-    for name, value in s3.env_for_clients.items():
+    for name, value in {**CLUSTER, **s3.env_for_clients}.items():
         monkeypatch.setenv(name, value)

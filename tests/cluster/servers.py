@@ -18,6 +18,8 @@ from typing import Any, Self
 import psutil
 import pytest
 
+from multicse.trainers.engine.ray_start import ONE_MACHINE
+
 
 def free_port() -> int:
     """Return a free port of 127.0.0.1."""
@@ -151,27 +153,36 @@ class S3Server(Server):
 
 
 RAY = str(Path(sys.executable).with_name("ray"))
+CLUSTER = {name: value for name, value in ONE_MACHINE.items() if not name.startswith("RAY_TRAIN_")} | {
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+}
+"""Environment of the clusters here, whose nodes share a machine: without processes that are not needed, as a run starts Ray by
+itself. Ray Train polls and is warned of lost nodes as on a user's cluster."""
 
 
 def plain_env() -> dict[str, str]:
     """Return the environment without cluster and store variables; ``python`` is the interpreter of the tests."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "RAY_ADDRESS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
-    return {**own, "PATH": path, "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
+    return {**own, **CLUSTER, "PATH": path, "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
 class RayHead(Running):
-    """``ray start --head`` on loopback with a dashboard that accepts jobs; it is stopped by its process IDs.
+    """``ray start --head`` on loopback; it is stopped by its process IDs.
 
     It has no AWS settings: as on a user's cluster, each job brings its environment.
 
     Args:
         arguments: Additional arguments of ``ray start``.
         env: Additional environment variables for the cluster and its drivers.
+        jobs: Start the dashboard, which accepts jobs and takes ten processes.
     """
 
-    def __init__(self, arguments: Sequence[str] = ("--num-cpus=4",), env: Mapping[str, str] | None = None) -> None:
-        self.arguments = list(arguments)
+    def __init__(
+        self, arguments: Sequence[str] = ("--num-cpus=4",), env: Mapping[str, str] | None = None, jobs: bool = False
+    ) -> None:
+        self.arguments = [*arguments, f"--include-dashboard={jobs}"]
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short, since socket names are limited to 107 characters
         self.port, self.dashboard, agent, client = (free_port() for _ in range(4))
         self.ports = [f"--port={self.port}", f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={client}"]
@@ -266,8 +277,10 @@ class Nodes:
         kill_families(parents)
 
     def stop(self) -> None:
+        """Kill everything; Ray's own end of a node takes seconds."""
+        self.kill_all()
         with contextlib.suppress(Exception):
-            self.cluster.shutdown()
+            self.cluster.shutdown()  # forgets its address
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

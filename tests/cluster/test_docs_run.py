@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from multicse.commands.registry import NAMES, load
+from tests.cluster.servers import CLUSTER, RayHead
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 from tests.data.packing import png
@@ -182,12 +183,17 @@ def short(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def env(place: Path, site: Path) -> Iterator[dict[str, str]]:
-    """Return the environment of a reader. `multicse` is a fork of a process that has imported the installed wheel."""
+    """Return the environment of a reader. `multicse` is a fork of a process that has imported the installed wheel.
+
+    All sweeps join one Ray; the README's start their own.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MULTICSE_", "MLFLOW_"))}
     own |= {"PYTHONPATH": str(site), "HOME": str(place / "home")}
     own["BERT"] = str(site / "multicse" / "models" / "small-bert-en")
     warm = Warm(site, own)
-    yield own | {"PATH": f"{warm.bin}:{Path(sys.executable).parent}:{own['PATH']}"}
+    with RayHead(env=own) as head:
+        own |= {**CLUSTER, "RAY_ADDRESS": head.address}
+        yield own | {"PATH": f"{warm.bin}:{Path(sys.executable).parent}:{own['PATH']}"}
     warm.stop()
 
 

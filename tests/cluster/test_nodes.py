@@ -20,7 +20,7 @@ from multicse.trainers.engine.cluster import AUTOSCALING
 from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.run import key_of
 from multicse.trainers.recipe import Recipe
-from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
+from tests.cluster.servers import BUCKET, CLUSTER, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
 from tests.worlds import history, write_encoder
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_
 def nodes(s3: S3Server) -> Iterator[Nodes]:
     """Two raylets that know the store by their environment, which a driver on them has as well."""
     with pytest.MonkeyPatch.context() as patch:
-        variables = {"RAY_AUTH_MODE": "disabled", "MULTICSE_STORAGE": f"s3://{BUCKET}/runs", **s3.env_for_clients}
+        variables = {**CLUSTER, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs", **s3.env_for_clients}
         for name, value in variables.items():
             patch.setenv(name, value)
         one = Nodes(2, cpus=2)
@@ -187,7 +187,7 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(
 def head() -> Iterator[RayHead]:
     """It is given no AWS settings: what a job needs travels with the job."""
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
-    with RayHead() as one:
+    with RayHead(jobs=True) as one:
         yield one
 
 

@@ -52,7 +52,7 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "PYTHONPATH", "MLFLOW_TRACKING_URI", "MULTICSE_STORAGE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
-    head = RayHead()
+    head = RayHead(jobs=True)
     del head.env["RAY_AUTH_MODE"]
     warm = Warm(clone, head.env)
     env = head.env_for_jobs | {"PATH": f"{warm.bin}:{head.env['PATH']}"}

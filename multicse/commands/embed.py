@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from multicse.commands import RULES
+from multicse.commands import read_options
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_urls import parent
 from multicse.data.shard_writer import left_out_lines, locked
@@ -368,7 +368,7 @@ def _cause(error: BaseException) -> BaseException:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = tyro.cli(Arguments, args=argv, registry=RULES)
+    arguments = read_options(Arguments, argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     arguments = replace(arguments, out=kept(arguments.out))
     start = time.monotonic()

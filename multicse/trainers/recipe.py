@@ -183,7 +183,7 @@ class RunConfig(Settings):
     epochs: float = Field(1, gt=0, allow_inf_nan=False)
     """Number of epochs of the primary stream."""
     max_steps: int | None = Field(None, gt=0)
-    """Number of steps, whatever `epochs` says. If None, the epochs determine it."""
+    """Number of steps, in place of `epochs`. If None, `epochs` determines it."""
     gradient_accumulation_steps: int = Field(1, gt=0)
     """Batches per optimizer step, accumulated for each update separately."""
     mini_batch_size: int | None = Field(None, gt=0)

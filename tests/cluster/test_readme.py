@@ -23,7 +23,9 @@ from tests.test_docs_commands import commands
 SHORT = "--run.max_steps 2"
 STAND_INS = {
     "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without its installation commands
+    "make test": "true",  # this test is one of them
     "--trials 16": f"--trials 1 {SHORT}",
+    "sentences.txt --run.num_workers 0": f"sentences.txt --run.num_workers 0 {SHORT}",
     "photos/\n": f"photos/ {SHORT} --run.num_workers 0\n",
     "ray job": f"{RAY} job",
     "-- python pipelines/visualcse.py\n": f"-- python pipelines/visualcse.py smoke {SHORT}\n",

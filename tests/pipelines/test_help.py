@@ -89,5 +89,13 @@ def test_every_option_of_a_command_is_explained(verb: str, monkeypatch: pytest.M
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_wrong_option_is_one_line(verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [verb])
+    assert importlib.import_module(VERBS[verb]).main(["--no-such-option"]) == 2
+    said = capsys.readouterr()
+    assert re.fullmatch(r"error: [^\n─]+\n", said.err) and not said.out
+
+
 def test_every_option_of_mine_is_explained() -> None:
     assert not fragments(helps(partial(mine.choose, registry.load("simcse").RECIPES, [])))

@@ -174,7 +174,7 @@ def test_all_data_of_recipes_and_tables_has_a_source() -> None:
 def test_without_a_name_all_are_listed_and_the_page_has_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run() == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [*SOURCES, "small"]
-    page = (ROOT / "docs/how-to/data.md").read_text()
+    page = (ROOT / "docs/papers/data-sets.md").read_text()
     rows = [
         (name, source.title, source.home, source.licence, " ".join(f"`{result.path}`" for result in source.results))
         for name, source in SOURCES.items()

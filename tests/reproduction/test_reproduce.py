@@ -70,12 +70,12 @@ def test_coverage_is_up_to_date() -> None:
 def test_pages_contain_the_stored_results() -> None:
     """Every stored number names its run, commit and data."""
     docs = Path(__file__).parents[2] / "docs"
-    names = ("results/results.md", "results/small-scale.md", "tutorials/new-language.md")
+    names = ("results/results.md", "dev/small-scale.md", "tutorials/new-language.md")
     pages = {docs / name: (docs / name).read_text(encoding="utf-8") for name in names}
     assert {page: reproduce.rendered(page)[0] for page in pages} == pages
     stored = {file.name: file for file in (docs / "results").glob("*.json")}
     marked = {Path(name).name for text in pages.values() for name in reproduce.MARKED.findall(text)}
-    linked = re.findall(r"\]\((\S+\.json)\)", (docs / "results" / "performance.md").read_text(encoding="utf-8"))
+    linked = re.findall(r"\]\(../results/(\S+\.json)\)", (docs / "dev" / "performance.md").read_text(encoding="utf-8"))
     assert set(stored) == marked | set(linked)
     for file in stored.values():
         for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):

@@ -14,7 +14,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 from unittest import mock
@@ -23,7 +23,7 @@ import griffe
 from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
-WIDTH = "90"
+WIDTH = "78"
 """Columns of the help texts."""
 
 
@@ -120,8 +120,8 @@ def fenced(text: str) -> str:
 # --------------------------------------------------------------------------------------------------------------- settings
 
 
-def settings() -> str:
-    """Return a table of settings per part of a recipe: methods, encoders, streams, optimizers and the sections of a run."""
+def settings(group: str) -> str:
+    """Return tables of the settings of a group: ``run``, ``encoders``, ``streams`` or ``methods``."""
     from multicse import plugins
     from multicse.commands.options import documented, shown
     from multicse.models.config import AnyEncoder
@@ -144,16 +144,22 @@ def settings() -> str:
         return f"## {title}\n\n{table(('setting', 'type', 'default', 'meaning'), content)}\n"
 
     optim = ((f"optim.UPDATE: {model.__name__}", model) for model in (recipe.OptimConfig, recipe.SGDConfig))
+    if group == "encoders":
+        return "\n".join(section(f"encoder: {model.__name__}", "encoder", model) for model in models(AnyEncoder))
+    if group == "streams":
+        return "\n".join(
+            section(f"streams.NAME: {name}", "streams.NAME", model) for name, model in plugins.every("stream").items()
+        )
+    if group == "methods":
+        every = [(kind, *one) for kind in ("method", "tower") for one in plugins.every(kind).items()]
+        places = {"method": "method", "tower": "method.tower"}
+        return "\n".join(section(f"{places[kind]}: {name}", places[kind], model) for kind, name, model in every)
     parts = [
         section("run", "run", recipe.RunConfig),
         section("evaluation", "evaluation", recipe.EvaluationConfig),
         section("export", "export", recipe.ExportConfig),
         *(section(title, "optim.UPDATE", model) for title, model in optim),
         section("optim.UPDATE.groups.GROUP", "optim.UPDATE.groups.GROUP", recipe.GroupOverride),
-        *(section(f"encoder: {model.__name__}", "encoder", model) for model in models(AnyEncoder)),
-        *(section(f"streams.NAME: {name}", "streams.NAME", model) for name, model in plugins.every("stream").items()),
-        *(section(f"method: {name}", "method", model) for name, model in plugins.every("method").items()),
-        *(section(f"method.tower: {name}", "method.tower", model) for name, model in plugins.every("tower").items()),
     ]
     return "\n".join(parts)
 
@@ -278,7 +284,7 @@ def refused_setting(name: str, changes: dict[str, Any]) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
-    "settings": settings,
+    **{f"settings_{group}": partial(settings, group) for group in ("run", "encoders", "streams", "methods")},
     "tasks": tasks,
     "limits": limits,
     "errors": errors,

@@ -182,12 +182,15 @@ def evaluate(
     from multicse.evaluation.encoders.encoder import FolderEncoder
     from multicse.evaluation.load import load_for
     from multicse.trainers.engine.cluster import quiet
+    from multicse.trainers.engine.text_fit import text_of_run
 
     quiet()
     chosen = registry.choose(tasks, data, seed)
     encoder: Encoder
     if isinstance(model, (str, Path)):
-        encoder = load_for(chosen, str(model), pooling=pooling, device=device, batch_size=batch_size, seed=seed)
+        encoder = load_for(
+            chosen, str(model), text_of=text_of_run, pooling=pooling, device=device, batch_size=batch_size, seed=seed
+        )
     elif pooling is not None:
         raise task.EvaluationError(f"pooling={pooling!r} is only for a folder, model ID or file; leave it out")
     else:

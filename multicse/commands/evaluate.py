@@ -22,6 +22,7 @@ from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import Model, load_for, parse
 from multicse.evaluation.report import Outcome, Report
 from multicse.evaluation.task import EvaluationError, Task, encode_once
+from multicse.evaluation.tasks.sts import PairTask
 from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
@@ -58,8 +59,12 @@ class Arguments:
     """Pooling to use instead of the model's own: cls, mean, max, last2, first-last, layer3-mean, ditto, wk, ... Default:
     the pooling that the model's files specify, or mean."""
     fit: Path | None = None
-    """Text for fitting +whitening, +flow and other post-processing: a file with one sentence per line, or shards. For a
-    single model, write +flow:PLACE. Default: the sentences of the tasks, without labels."""
+    """Text for fitting +whitening, +flow and other post-processing: the folder of a run, for its training text; a file with
+    one sentence per line; shards; or the word target, for the evaluated sentences. For a single model, write +flow:PLACE.
+    Default: the training text of the run that contains the model."""
+    worst: int = 0
+    """Number of pairs to show below the table, for each task with ratings: those whose rank by cosine differs most from
+    their rank by rating. For a single model."""
     style: str = "text"
     """Format of the printed table: text, or markdown or latex, of the papers' kit."""
     metric: str | None = None
@@ -92,6 +97,8 @@ def run(arguments: Arguments) -> Outcome:
 
     quiet()  # imports transformers, which takes seconds
     tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
+    if arguments.worst and not any(isinstance(task, PairTask) for task in tasks):
+        raise EvaluationError("--worst: none of the tasks has rated pairs; add one, or leave --worst out")
     plugins.get("style", arguments.style)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
 
@@ -102,6 +109,10 @@ def _check_used(arguments: Arguments) -> None:
         raise EvaluationError(
             "--metric: the table of one model shows all metrics; leave it out, or give --compare or --style"
         )
+    if arguments.worst and arguments.compare:
+        raise EvaluationError("--worst shows pairs of one model; give it as --model, or leave --worst out")
+    if arguments.worst < 0:
+        raise EvaluationError(f"--worst {arguments.worst}: give the number of pairs to show")
     specs = [arguments.model] if arguments.model else [spec for _, spec in _entries(arguments.compare)]
     models = [parse(spec) for spec in specs if not spec.endswith(".json")]
     if arguments.fit is not None and not any(model.post and model.fit is None for model in models):
@@ -121,6 +132,10 @@ def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
         table = tables.comparison([tables.Row(arguments.model, [found])], arguments.metric, style=arguments.style)
     drawn = arguments.figures is not None or arguments.experiment is not None
     figures = dict(report.figures(encoded, tasks, arguments.seed)) if drawn else {}
+    table = "\n".join([table, *([f"{arguments.model}: {found.fitted}"] if found.fitted else [])])
+    for task in tasks if arguments.worst else ():
+        if isinstance(task, PairTask):
+            table += f"\n\n{tables.worst_table(task, found.examples[task.name], arguments.worst)}"
     return Outcome(table, found.content, found.flat, figures, found)
 
 
@@ -138,6 +153,9 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
         content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
     table = tables.comparison(rows, arguments.metric, marks, arguments.style)
+    fitted = dict.fromkeys(f"{label}: {one.fitted}" for label, several in runs.items() for one in several if one.fitted)
+    if arguments.style == "text":
+        table = "\n".join([table, *fitted])
     metrics: dict[str, float] = {}
     for label, several in runs.items():
         values = [one.flat for one in several]
@@ -150,8 +168,10 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _load(arguments: Arguments, spec: str, tasks: list[Task]) -> Model:
+    from multicse.trainers.engine.text_fit import text_of_run
+
     settings = {name: getattr(arguments, name) for name in ("fit", "pooling", "device", "batch_size", "seed")}
-    return load_for(tasks, spec, **settings)
+    return load_for(tasks, spec, text_of=text_of_run, **settings)
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:

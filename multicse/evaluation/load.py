@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,8 @@ from multicse.models.pretrained import EVALUATED
 
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A model ID on the Hugging Face Hub, at the start of a model name."""
+TARGET_FIT = "target"
+"""FIT for the sentences of the evaluated tasks."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
 
@@ -112,7 +115,7 @@ def load_model(
     pooling: str | None = None,
     device: str | None = None,
     batch_size: int = 128,
-    fit: Sequence[str] | None = None,
+    fit: Sequence[str] | Callable[[Model], Sequence[str]] | None = None,
     fit_source: str = TARGET,
     seed: int = 0,
 ) -> Model:
@@ -123,7 +126,7 @@ def load_model(
         pooling: Pooling if the model name has none; see `load_encoder` and `WordVectors`.
         device: Device. If None, the first GPU, otherwise the CPU.
         batch_size: Texts of 32 tokens, images or audio clips per batch.
-        fit: Sentences to fit the post-processing on if the model name has no FIT.
+        fit: Sentences to fit the post-processing on if the model name has no FIT or ``target``; or a function of the model.
         fit_source: Description of `fit` in the protocol.
         seed: Random seed of the fit, and of CLAP's random crops.
 
@@ -137,7 +140,7 @@ def load_model(
     pooling = own or pooling
     how = (post or "").rstrip("0123456789")
     size = int(post[len(how) :]) if post and post != how else None
-    if own_fit is not None:
+    if own_fit not in (None, TARGET_FIT):
         fit, fit_source = fit_sentences(own_fit), own_fit
     if post is not None and not fit:
         raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, but none were given; add --fit FILE")
@@ -147,21 +150,55 @@ def load_model(
     if not how:
         return model
     post_process: Post = plugins.get("post", how)
-    return post_process(model, fit or (), size, fit_source, seed)
+    sentences = fit(model) if callable(fit) else fit or ()
+    return post_process(model, sentences, size, fit_source, seed)
 
 
-def load_for(tasks: Sequence[Task], spec: str, fit: str | Path | None = None, **settings: Any) -> Model:
-    """Load an encoder, with post-processing such as +whitening fitted on the sentences of the tasks by default.
+TextOf = Callable[[Path], Callable[[int], Sequence[str]] | None]
+"""Function of a folder that returns None, or for a run the sentences to fit on as a function of the number of dimensions."""
+
+
+def load_for(
+    tasks: Sequence[Task],
+    spec: str,
+    fit: str | Path | None = None,
+    text_of: TextOf = lambda folder: None,
+    **settings: Any,
+) -> Model:
+    """Load an encoder; post-processing such as +whitening is fitted on the training text of its run by default.
 
     Args:
         tasks: Tasks that the encoder is evaluated on.
-        spec: Model name; see `load_model`.
-        fit: File or shards with different sentences to fit on. If None, the sentences of the tasks.
+        spec: Model name; see `load_model`. As ``:FIT`` it may also name the folder of a run, or ``target``: the sentences of
+            the tasks.
+        fit: As ``:FIT``, if `spec` has none.
+        text_of: Returns the training text of the run in a folder.
         settings: Further arguments of `load_model`.
+
+    Raises:
+        EvaluationError: As `load_model`, or if it is not known what to fit on.
     """
-    if fit is None:
-        return load_model(spec, fit=list(dict.fromkeys(s for task in tasks for s in task.sentences())), **settings)
-    return load_model(spec, fit=fit_sentences(fit), fit_source=str(fit), **settings)
+    place, _, post, own = parse(spec)
+    asked = own or (None if fit is None else str(fit))
+    if post is None:
+        return load_model(spec, **settings)
+    bare = spec if own is None else spec.removesuffix(f":{own}")
+    if asked == TARGET_FIT:
+        return load_model(bare, fit=list(dict.fromkeys(s for task in tasks for s in task.sentences())), **settings)
+    for folder in [place, place.absolute().parent] if asked is None else [_path(asked)]:
+        if (text := text_of(folder)) is not None:
+            source = f"the training text of the run {folder}"
+            return load_model(bare, fit=partial(_of_width, text), fit_source=source, **settings)
+    if asked is None:
+        raise EvaluationError(
+            f"{spec}: +{post} is fitted on sentences, and this model is not in the folder of a run. Add --fit PLACE (a run, "
+            f"for its training text; a file of sentences; shards), or write {spec}:{TARGET_FIT} for the evaluated sentences"
+        )
+    return load_model(bare, fit=fit_sentences(asked), fit_source=asked, **settings)
+
+
+def _of_width(text: Callable[[int], Sequence[str]], model: Model) -> Sequence[str]:
+    return text(model.encode(["text"]).shape[1])
 
 
 Post = Callable[[Model, Sequence[str], int | None, str, int], Model]

@@ -118,6 +118,12 @@ class Report(Mapping[str, dict[str, float]]):
         return {task: score.examples for task, score in self.scores.items() if score.examples is not None}
 
     @property
+    def fitted(self) -> str | None:
+        """What the encoder's post-processing, such as a whitening, was fitted on; None without any."""
+        found = self.provenance.get("protocol", {}).get("fitted_on")
+        return found and f"fitted on {found['sentences']:,} sentences: {found['source']}"
+
+    @property
     def flat(self) -> dict[str, float]:
         """Metrics by ``TASK/METRIC``."""
         return {f"{task}/{name}": value for task, metrics in self.items() for name, value in metrics.items()}
@@ -185,7 +191,7 @@ def evaluate(tasks: Sequence[Task], encoder: Encoder) -> Report:
 
 
 def measure(spec: str, model: Model, tasks: Sequence[Task], encoded: Encoded | None = None) -> Report:
-    """Score a model, and say where the scores come from.
+    """Score a model, with the provenance of the scores.
 
     Args:
         spec: Name of the model in the report.

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from multicse import plugins
 from multicse.evaluation import statistics
 from multicse.evaluation.report import SEVEN, TRANSFER, Report, Results, averages
 from multicse.evaluation.statistics import Summary
 from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.sts import PairTask
 
 AVERAGE, TRANSFER_AVERAGE = "average of 7", "transfer average of 7"
 ORDER = (*SEVEN, AVERAGE, *TRANSFER, TRANSFER_AVERAGE)
@@ -280,6 +282,27 @@ def run_legend(head: Sequence[str]) -> list[str]:
     lines = ["baseline: the encoder before training, whitened on the training text."] if "baseline" in head else []
     tested = f"n: pairs or other examples. {INTERVAL}: of the change, over these examples; n.s.: not significant (p >= .05)."
     return [*lines, tested] if INTERVAL in head else lines
+
+
+def worst_table(task: PairTask, cosines: np.ndarray, count: int) -> str:
+    """Format the pairs with the largest difference between their ranks by cosine and by rating, worst first.
+
+    The column ``off`` is this difference in percent of the set: at +60 the encoder ranks the pair above 60 % more of the
+    other pairs than the ratings do, so it overestimates the similarity. Equal values share a rank.
+
+    Args:
+        task: Rated pairs.
+        cosines: Cosine of each pair, (N,).
+        count: Number of pairs.
+    """
+    off = 100 * (stats.rankdata(cosines) - stats.rankdata(task.gold)) / len(cosines)
+    rows = [["off", "rating", "cosine", ""]]
+    for place in np.argsort(-np.abs(off), kind="stable")[:count]:
+        numbers = f"{off[place]:+.0f}", f"{task.gold[place]:.2f}", f"{cosines[place]:.3f}"
+        rows += [[*numbers, task.pairs.first[place]], ["", "", "", task.pairs.second[place]]]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ["  ".join([*(c.rjust(w) for c, w in zip(row, widths, strict=False)), row[3]]).rstrip() for row in rows]
+    return "\n".join([f"{task.name}: pairs that the encoder ranks differently from the {task.gold_is}", *lines])
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:

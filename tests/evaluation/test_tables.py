@@ -11,8 +11,9 @@ from scipy import stats
 
 from multicse.evaluation.report import SEVEN, TRANSFER, Report, Results, averages
 from multicse.evaluation.statistics import paired_bootstrap, sign_test, student_t
-from multicse.evaluation.tables import AVERAGE, Row, comparison, run_legend, run_rows, significance, task_table
+from multicse.evaluation.tables import AVERAGE, Row, comparison, run_legend, run_rows, significance, task_table, worst_table
 from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.sts import Pairs, PairTask
 
 
 def row(label: str, *runs: Results) -> Row:
@@ -199,3 +200,15 @@ def test_a_run_without_examples_has_no_interval() -> None:
     assert run_rows(sides) == [["task", "metric", "before", "after", "change"], ["r", "mean_r1", "1.00", "2.00", "+1.00"]]
     counted = sides | {"changes": {"r": {"metric": "mean_r1", "n": 1200}}}
     assert run_rows(counted)[1][2:] == ["1,200", "1.00", "2.00", "+1.00", "-"]
+
+
+def test_the_worst_pairs_are_those_with_other_ranks() -> None:
+    """Equal values share a rank; + is an overestimated similarity."""
+    task = PairTask("own", Pairs(("a", "b", "c", "d"), ("e", "f", "g", "h"), (1.0, 2.0, 2.0, 4.0), ("all",) * 4), "votes")
+    title, head, *lines = worst_table(task, np.array([0.9, 0.3, 0.25, 0.2]), 3).splitlines()
+    assert title.endswith("from the votes") and head.split() == ["off", "rating", "cosine"]
+    assert [line.split() for line in lines] == [
+        *(["+75", "1.00", "0.900", "a"], ["e"]),
+        *(["-75", "4.00", "0.200", "d"], ["h"]),
+        *(["+12", "2.00", "0.300", "b"], ["f"]),
+    ]

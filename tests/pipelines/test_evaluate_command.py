@@ -84,7 +84,7 @@ def test_models_side_by_side(
 ) -> None:
     """Rows equal evaluations of single models; marks equal a paired bootstrap with Holm's correction."""
     out = tmp_path / "comparison.json"
-    command = ["--compare", f"mean={model}@mean", f"max={model}@max", f"whitened={model}@mean+whitening4"]
+    command = ["--compare", f"mean={model}@mean", f"max={model}@max", f"whitened={model}@mean+whitening4:target"]
     assert main([*command, "--data", str(data), "--device", "cpu", "--json", str(out), "--style", "markdown"]) == 0
     shown = capsys.readouterr().out
     report = json.loads(out.read_text())
@@ -220,3 +220,26 @@ def test_logged_to_mlflow(model: Path, data: Path, tracking_uri: str, monkeypatc
     assert logged.info.status == "FINISHED"
     found = {file.path for file in client.list_artifacts(logged.info.run_id, "figures")}
     assert {"figures/tsne_stsb-test.png", "figures/tsne_stsb-test.svg"} <= found
+
+
+def test_the_worst_pairs_are_below_the_table(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ours = ["--data", str(data), "--tasks", "stsb-test", "stsb-test-geometry", "--device", "cpu"]
+    assert main(["--model", str(model), *ours, "--worst", "3"]) == 0
+    title, head, *lines = capsys.readouterr().out.split("\n\n")[-1].splitlines()
+    assert title == "stsb-test: pairs that the encoder ranks differently from the human ratings" and len(lines) == 2 * 3
+    assert head.split() == ["off", "rating", "cosine"]
+
+
+def test_the_table_says_what_a_whitening_was_fitted_on(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the evaluated sentences only if that is asked for."""
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(text for _, *both in rated(40, seed=9) for text in both))
+    ours = ["--data", str(data), "--tasks", "stsb-test", "--device", "cpu"]
+    assert main(["--model", f"{model}+whitening4", *ours]) == 2
+    assert "+whitening4:target for the evaluated sentences" in capsys.readouterr().err
+    assert main(["--compare", f"a={model}+whitening4:target", f"b={model}+whitening4", "--fit", str(file), *ours]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2].startswith("a: fitted on ") and "the sentences of the evaluated tasks" in shown[-2]
+    assert shown[-1].startswith("b: fitted on ") and shown[-1].endswith(f"sentences: {file}")

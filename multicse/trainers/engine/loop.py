@@ -175,9 +175,7 @@ class Engine:
         start = encode_once(self.final, self.encoder)
         self.before = evaluate(self.final, start)
         self._log_scores("untrained", self.before.flat)
-        lead = self.recipe.streams[self.recipe.lead]
-        samples = self.steps * lead.batch_size * self.recipe.run.gradient_accumulation_steps
-        self.baseline = whitened(self.recipe, self.final, start, samples)
+        self.baseline = whitened(self.recipe, self.final, start)
         self._log_scores("untrained_whitened", self.baseline.flat)
         self._evaluate()
         if not self.recipe.evaluation.choose_untrained:

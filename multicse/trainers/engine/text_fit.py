@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,6 +19,7 @@ from multicse.evaluation.encoders.whitening import Whitened
 from multicse.evaluation.report import Report, evaluate
 from multicse.evaluation.task import Encoded, EvaluationError, Task
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.trainers.engine import record
 from multicse.trainers.method import RecipeParts
 from multicse.trainers.recipe import Recipe
 
@@ -95,14 +97,32 @@ def _sentences_at(stream: StreamConfig, shard: Shard, positions: Sequence[int]) 
                 raise
 
 
-def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> Report:
+def baseline_sentences(recipe: Recipe, width: int) -> list[str]:
+    """Return what the whitened baseline of a run is fitted on: its first `SENTENCES` per dimension, if it reads as many.
+
+    Args:
+        recipe: Recipe with the text streams.
+        width: Number of dimensions of the embeddings.
+    """
+    lead = recipe.streams[recipe.lead]
+    steps = recipe.steps(recipe.shards(recipe.lead).samples)
+    read = steps * lead.batch_size * recipe.run.gradient_accumulation_steps
+    return list(islice(sentences(recipe), min(SENTENCES * width, read)))
+
+
+def text_of_run(folder: Path) -> Callable[[int], list[str]] | None:
+    """Return `baseline_sentences` of the run in a folder as a function of the width, or None if it contains no run."""
+    content = record.read(folder).get("recipe")
+    return None if content is None else partial(baseline_sentences, Recipe.from_json(json.dumps(content)))
+
+
+def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded) -> Report:
     """Evaluate the whitened untrained encoder on the tasks that compare two sentences; a collective.
 
     Args:
         recipe: Recipe with the text streams.
         tasks: Evaluation tasks.
         start: Untrained encoder with the cached embeddings of the sentences in `tasks`.
-        samples: Number of samples that the run reads.
 
     Returns:
         Report of these tasks; empty without such a task, or if there are too few sentences.
@@ -112,7 +132,7 @@ def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int
     """
     pairs = [task for task in tasks if isinstance(task, PairTask)]
     width = start.vectors.shape[1]
-    fitted = list(islice(sentences(recipe), min(SENTENCES * width, samples))) if pairs else []
+    fitted = baseline_sentences(recipe, width) if pairs else []
     if len(fitted) < FEWEST * width or not pairs:
         return Report()
     try:

@@ -18,7 +18,7 @@ from multicse.trainers.engine.selection import Selection
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.tuning.trial import Plan, steps_of
+from multicse.trainers.tuning.trial import Plan
 from multicse.trainers.tuning.trials import Trial
 
 
@@ -83,13 +83,12 @@ def result_of(recipe: Recipe, checkpoint: Path, after: Report) -> dict[str, Any]
         after: Report of the final tasks.
     """
     tasks, start = _encoded(recipe, build_method(recipe, checkpoint))
-    samples = steps_of(recipe) * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
     before, state = evaluate(tasks, start), read_state(checkpoint)
     step = state["progress"]["step"]
     best_step, score = Selection.read(recipe.evaluation, state).kept(step)
     return {
         "before": dict(before),
-        "baseline": dict(whitened(recipe, tasks, start, samples)),
+        "baseline": dict(whitened(recipe, tasks, start)),
         "after": dict(after),
         "changes": before.changes(after, tasks),
         "steps": step,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,31 @@ from typing import Any
 import pytest
 
 from multicse.data.shard_writer import Target, UnpackedSample, pack
-from multicse.trainers.engine import text_fit
+from multicse.evaluation.load import load_for
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.report import evaluate
+from multicse.trainers.engine import record, text_fit
 from multicse.trainers.engine.text_fit import SHARDS, sentences, some_sentences
 from multicse.trainers.recipe import Recipe
-from tests.worlds import text_only
+from tests.worlds import run, text_only
+
+
+def test_evaluate_whitens_like_the_table_of_the_run(recipe: Recipe) -> None:
+    """Also a model in the folder of a run, and another model with ``--fit RUN``: the same sentences give the same scores."""
+    _, result, _ = run(recipe)
+    folder, given = Path(recipe.run.output_dir), recipe.flat()
+    encoder, pooling = str(given["encoder.path"]), str(given["encoder.pooling"])
+    record.update(folder, {"recipe": json.loads(recipe.to_json())})
+    shutil.copytree(encoder, folder / "export")
+    tasks = make_tasks(["lee"])
+    for spec, fit in (
+        (f"{folder / 'export'}+whitening", None),
+        (f"{encoder}+whitening", folder),
+        (f"{encoder}+whitening:{folder}", None),
+    ):
+        model = load_for(tasks, spec, fit, text_of=text_fit.text_of_run, pooling=pooling, device="cpu")
+        assert evaluate(tasks, model)["lee"]["spearman"] == pytest.approx(result["baseline"]["lee"]["spearman"], abs=1e-3)
+        assert model.protocol["fitted_on"]["source"] == f"the training text of the run {folder}"
 
 
 @pytest.fixture

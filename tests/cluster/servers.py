@@ -157,8 +157,8 @@ CLUSTER = {name: value for name, value in ONE_MACHINE.items() if not name.starts
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
 }
-"""Environment of the clusters here, whose nodes share a machine: without processes that are not needed, as a run starts Ray by
-itself. Ray Train polls and is warned of lost nodes as on a user's cluster."""
+"""Environment of the clusters here, whose nodes share a machine: without processes that are not needed, as in the Ray that a
+run starts by itself. Ray Train polls and is warned of lost nodes as on a user's cluster."""
 
 
 def plain_env() -> dict[str, str]:

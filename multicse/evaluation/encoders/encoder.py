@@ -389,7 +389,7 @@ def _load(folder: Path, device: str) -> Any:
 
 
 def _set_pooling(model: Any, folder: Path, pooling: str | None) -> None:
-    """Replace the modules after the transformer by those of another pooling, if it is not the model's own, in place."""
+    """Replace the modules after the transformer by another pooling's, if it is not the model's own, in place."""
     modules = dict(model.named_children())
     own = [module for module in model if hasattr(module, "pooling_mode")]
     if pooling is None and ((folder / "modules.json").is_file() or not own):

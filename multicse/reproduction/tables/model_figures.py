@@ -1,6 +1,6 @@
 """Figures of one model, by the names of `Table.figure`, and of the tuning of a table.
 
-Those of a model take it (as in `evaluate.py --model`), the table and the folder of evaluation data, and return a figure.
+Figures of a model take it (as in `evaluate.py --model`), the table and the folder of evaluation data, and return a figure.
 """
 
 from __future__ import annotations

@@ -110,8 +110,7 @@ STAND_INS = {
 PAGES = {
     page.stem: page
     for page in sorted((ROOT / "docs").rglob("*.md"))
-    if page.stem
-    not in ("cluster", "first-cluster", "log", "mocoutrl", "reproduce-a-table", "results", "small-scale")
+    if page.stem not in ("cluster", "first-cluster", "log", "mocoutrl", "reproduce-a-table", "results", "small-scale")
     and re.search(r"^```(bash|sh)$", page.read_text(), re.MULTILINE)
 }
 """Pages with commands that are run. Those of the other pages need clusters, clouds, hours or WordNet and are only parsed."""

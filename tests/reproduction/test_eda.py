@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from multicse.data.lexicon import open_lexicon
 from multicse.data.streams.text import TextStream
@@ -103,3 +104,19 @@ def test_noise_corrupts_every_text_of_a_triple_once(tmp_path: Path) -> None:
     assert first != second and [sorted(words) for words in first] == [sorted(words) for words in given]
     inserted = rows(insertions=2)[0]
     assert len(inserted[0]) >= 5 and inserted[1] == given[1]  # letters have no synonym
+
+
+@pytest.mark.parametrize(("length", "times"), [(1, 1), (9, 1), (19, 1), (25, 2)])
+def test_every_edit_is_made_at_least_once(length: int, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one word in ten: as many words are replaced as inserted."""
+    monkeypatch.setattr("multicse.reproduction.streams.eda.delete", lambda words, rng, probability: words)
+    words = [f"w{number}" for number in range(length)]
+    found = eda(words, np.random.default_rng(0), lambda word: [f"{word}-new"], alpha=0.1)
+    assert len(found) == length + times and sum(word.endswith("new") for word in found) == 2 * times
+
+
+def test_function_words_and_a_word_itself_give_no_synonyms() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        assert "thee" not in eda(SENTENCE, rng, synonyms, 0.5)
+        assert _replace_synonyms(["the", "dog"], rng, synonyms, 2)[1:] in (["hound"], ["domestic", "dog"])

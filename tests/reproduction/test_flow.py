@@ -51,3 +51,12 @@ def test_a_seed_repeats_it_and_leaves_the_generator_alone() -> None:
     np.testing.assert_allclose(first.encode([*items[:5], "a dog"]), alone, atol=1e-5)
     assert first.protocol["post_processing"] == "flow"
     assert first.protocol["fitted_on"]["seed"] == 0
+
+
+def test_it_starts_with_outputs_of_mean_0_and_variance_1() -> None:
+    x = torch.from_numpy(skewed(300, 7))
+    model = Flow(7).double()
+    model.start_from(x)
+    z = model(x).detach()
+    torch.testing.assert_close(z.mean(0), torch.zeros_like(z[0]), atol=1e-9, rtol=0)
+    torch.testing.assert_close(z.var(0, correction=0), torch.ones_like(z[0]))

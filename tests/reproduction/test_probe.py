@@ -88,6 +88,20 @@ def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
     return round(protocol.batch * rows * len(train) / sum(map(len, train)))
 
 
+def test_dev_selects_the_strength_that_is_tested() -> None:
+    """With the first, weights stay at 0. Accuracies that are equal in two decimals are a tie, which the first one wins."""
+    x, y = synthetic(150)
+    parts = {part: slice(start, start + 50) for part, start in (("train", 0), ("dev", 50), ("test", 100))}
+    xs, ys = ({part: values[rows] for part, rows in parts.items()} for values in (x, y))
+    found = probe.run(xs, ys, SHORT.replace(l2=(1e3, 1e-4)))
+    alone = probe.run(xs, ys, SHORT.replace(l2=(1e-4,)))
+    assert found.l2 == [1e-4] and found.accuracy == alone.accuracy and found.dev == alone.dev
+    np.testing.assert_array_equal(found.predicted, alone.predicted)
+    assert probe.run(xs, ys, SHORT.replace(l2=(1e3,))).accuracy < found.accuracy
+    points = probe._points(np.array([0.80001, 0.80004, 0.8001]))
+    assert points.tolist() == [80.0, 80.0, 80.01]
+
+
 @pytest.mark.parametrize("last_fit", ["all", "held_out"])
 def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
     x, y = synthetic(120)

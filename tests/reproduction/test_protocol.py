@@ -44,8 +44,9 @@ def cell(factor: float, seed: int, score: float | None, best: int = 5, steps: in
     return {"factor": factor, "seed": seed, "score": score, "best_step": best, "steps": steps}
 
 
-def test_a_row_is_tuned_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By the mean over seeds on the development task; a rate that diverges with one seed is not chosen."""
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_row_is_tuned_with_seeds_of_its_own(sign: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the mean over seeds on the development task, or its loss; a rate that diverges with one seed is not chosen."""
     recipe, tried = visualcse.demo(), list[tuple[int, str, float, float]]()
 
     def trained(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
@@ -55,10 +56,11 @@ def test_a_row_is_tuned_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch, t
         tried.append((seed, output.parent.name, text, image))
         if text > 5 and seed == 12:
             raise NonFiniteLoss("text")
-        return {"best_score": 10 * text + seed, "best_step": 6 if text < 2 else 3, "steps": 6}
+        return {"best_score": sign * (10 * text + seed), "best_step": 6 if text < 2 else 3, "steps": 6}
 
     monkeypatch.setattr(runs, "run_seed", trained)
     monkeypatch.setattr(runs, "recipe_of", lambda row: recipe)
+    monkeypatch.setattr(runs, "lower_is_better", lambda task: sign < 0)
     table = Table("t", (), (Row("r", "visualcse/demo"),), tuning=(11, 12))
     found, cells = runs.tuned(table.rows[0], table, "nonlingcse", runs.Scale(tmp_path, tmp_path))
     assert found.flat()["optim.text.lr"] == pytest.approx(3 * recipe.flat()["optim.text.lr"])

@@ -15,7 +15,7 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.report import evaluate
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.sts import Pairs
-from multicse.reproduction.tasks.relatedness import RelatednessTask, fit, rating_distribution
+from multicse.reproduction.tasks.relatedness import RelatednessTask, expected_rating, fit, rating_distribution
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 
@@ -110,3 +110,7 @@ def test_ratings_beyond_the_classes() -> None:
     good, bad = (Pairs(("a", "c"), ("b", "d"), (1.0, highest), ("all",) * 2) for highest in (2.0, 7.5))
     with pytest.raises(EvaluationError, match="dev"):
         RelatednessTask("toy", good, bad, good)
+
+
+def test_a_certain_model_predicts_the_classes() -> None:
+    np.testing.assert_allclose(expected_rating(50 * torch.eye(5), torch.nn.Identity()), [1, 2, 3, 4, 5])

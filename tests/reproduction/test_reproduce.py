@@ -271,7 +271,7 @@ def test_the_grid_of_clap_searches_the_weights_that_a_model_has(tmp_path: Path) 
 
 
 def test_rows_that_a_seed_changes() -> None:
-    """Trained rows and flows always; rows with a classifier if the paper specifies its seeds."""
+    """Trained rows, supervised models and flows always; rows with a classifier if the paper specifies its seeds."""
     tables = reproduce.tables_of("sgbert")
     seeded = {
         key: {row.label for row in tables[key].rows if runs.is_seeded(row, tables[key])} for key in ("T1", "T4", "T10")
@@ -282,6 +282,8 @@ def test_rows_that_a_seed_changes() -> None:
         assert seeded[key] == {row.label for row in tables[key].rows if not row.lacks}
     transfer = reproduce.tables_of("gclsr")["T3"]
     assert not any(runs.is_seeded(row, transfer) for row in transfer.rows if row.model)
+    figure = reproduce.tables_of("mocoutrl")["F2"]
+    assert [row.label for row in figure.rows if row.model and runs.is_seeded(row, figure)] == ["DeBERTa (supervised)"]
 
 
 def test_rows_without_seeds_of_the_paper_have_the_seed_of_their_code() -> None:

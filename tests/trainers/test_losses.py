@@ -148,3 +148,16 @@ def test_false_negatives_and_hardness_equal_a_loop(
         results.append((loss, *torch.autograd.grad(loss, given)))
     for expected, found in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+def test_products_of_whitened_vectors_are_those_of_the_shrunk_covariance(shrinkage: float) -> None:
+    """x S^-1 y, with NumPy's covariance of all rows; only centred if it is shrunk to nothing."""
+    torch.manual_seed(0)
+    z = torch.randn(40, 5, dtype=torch.float64) @ torch.randn(5, 5, dtype=torch.float64) + 1
+    rows = (z - z.mean(0)).numpy()
+    covariance = np.cov(rows.T)
+    shrunk = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / 5 * np.eye(5)
+    wanted = rows @ (rows.T if shrinkage == 1 else np.linalg.solve(shrunk, rows.T))
+    found = losses.whitened(z[:10], z, shrinkage)
+    np.testing.assert_allclose(found @ found.T, wanted[:10, :10], rtol=1e-9, atol=1e-12)

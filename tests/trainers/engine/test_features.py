@@ -199,6 +199,19 @@ def test_layer_wise_learning_rates_decrease_per_layer(short: Recipe) -> None:
     assert optimizer.rate == 1.0  # what is logged
 
 
+def test_biases_and_norms_do_not_decay_and_a_resumed_optimizer_keeps_its_own_settings(short: Recipe) -> None:
+    method = build_method(short)
+    before, after = (
+        UpdateOptimizer(method, "text", OptimConfig(lr=lr, weight_decay=decay, schedule="constant"), 10, "fp32")
+        for lr, decay in ((1.0, 0.1), (0.5, 0.2))
+    )
+    after.load_state_dict(before.state_dict())
+    assert after.rate == 0.5
+    for made, decay in ((before, 0.1), (after, 0.2)):
+        found = {p: group["weight_decay"] for group in made.optimizer.param_groups for p in group["params"]}
+        assert found == {p: decay if p.ndim > 1 else 0.0 for p in method.parameters()}
+
+
 def test_each_data_set_needs_a_weight(short: Recipe) -> None:
     for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
         with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):

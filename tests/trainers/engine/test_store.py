@@ -65,6 +65,24 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytes
             read()
 
 
+def test_permanent_checkpoints_stay_unless_they_are_meant(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), keep_every=6)
+    for step in (3, 6, 9):
+        store.save(step, fill(f"step {step}"), wait=True)
+    store.clear(permanent=False)
+    assert store.steps() == [6]
+    store.clear()
+    assert store.steps() == []
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    Store(str(tmp_path), run="one").save(3, fill("step 3"), wait=True)
+    for run in ("one", None):
+        assert Store(str(tmp_path), run=run).get(3) == tmp_path / name_of(3)
+    with pytest.raises(CheckpointError, match=r"another run \(one\)"):
+        Store(str(tmp_path), run="two").get(3)
+
+
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_checkpoint_is_written_beside_other_files_in_its_folder(tmp_path: Path, form: str) -> None:
     """A user's file, or the files of a checkpoint whose manifest was lost, which may be a user's too."""

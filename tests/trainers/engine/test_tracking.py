@@ -244,6 +244,21 @@ def artifacts_of(run: RunHandle) -> Path:
 CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
 
 
+@pytest.mark.parametrize(("here", "there"), [(5, 3), (3, 5), (4, 4), (0, 2)])
+def test_the_longer_journal_is_continued(here: int, there: int, tmp_path: Path) -> None:
+    """A checkpoint is older than the journal of a machine that went on, and newer after steps on another machine."""
+    for name, steps in (("this", here), ("that", there)):
+        journal = Journal(tmp_path / name, "id", "uri")
+        for step in range(steps):
+            journal.append({"step": step, "metrics": {"from": name}})
+        journal.close()
+    ours = Journal(tmp_path / "this", "id", "uri")
+    assert ours.take(tmp_path / "that") is (there > here)
+    longer = "that" if there > here else "this"
+    found = [(line["step"], line["metrics"]["from"]) for _, line in ours.lines()]
+    assert found == [(step, longer) for step in range(max(here, there))]
+
+
 def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path: Path) -> None:
     """Files, figures, scores of the card and the registered version, which is new only if the export has changed.
 

@@ -32,7 +32,7 @@ from multicse.trainers.engine.record import RECIPE
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError
 
-READERS = 4
+READERS = 5
 """Version of reading and packing; files that were packed with another version are packed again."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Options for the files of each kind of stream."""
@@ -336,7 +336,7 @@ def _fingerprint(place: Path, asked: Arguments) -> str:
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:
-    return folder / f"halves-{_fingerprint(asked.text, asked)}-{part}.csv"
+    return folder / f"halves-{_fingerprint(asked.text, asked)}" / f"own-{part}.csv"  # the task has the name of the file
 
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
@@ -354,8 +354,8 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
     held_out = list(halves.values())
     for part, cut in {"dev": held_out[::2], "test": held_out[1::2]}.items():
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
-        folder.mkdir(parents=True, exist_ok=True)
-        with _halves(folder, asked, part).open("w", encoding="utf-8", newline="") as file:
+        (place := _halves(folder, asked, part)).parent.mkdir(parents=True, exist_ok=True)
+        with place.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([("sentence1", "sentence2", "score"), *pairs])
     places = count()
     return (draft for draft in _drafts(asked) if not isinstance(draft, UnpackedSample) or next(places) not in halves)

@@ -143,7 +143,7 @@ def load_model(
     if own_fit not in (None, TARGET_FIT):
         fit, fit_source = fit_sentences(own_fit), own_fit
     if post is not None and not fit:
-        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, but none were given; add --fit FILE")
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, but none were given; write {spec}:FILE")
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"

@@ -153,7 +153,7 @@ def test_folders_that_look_like_specs(tmp_path: Path, monkeypatch: pytest.Monkey
         ("tiny+whitning", {}, "Did you mean 'whitening'"),
         ("tiny+whitening+flow", {}, "post-processing"),
         ("tiny@cls", {"pooling": "mean"}, "pooling"),
-        ("tiny+flow", {}, "--fit"),
+        ("tiny+flow", {}, ":FILE"),
         ("tiny+centrin", {}, "Did you mean 'centring'.*whitening<K>"),
         ("tiny+whitening17", {"fit": ITEMS}, "dimensions"),
     ],

@@ -212,6 +212,16 @@ def test_what_the_model_does_not_support_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_post_processing_names_its_sentences(bert: Path, tmp_path: Path) -> None:
+    data, fit = lines(tmp_path / "x.jsonl", texts(9)), tmp_path / "fit.txt"
+    with pytest.raises(EvaluationError, match=r"write .*\+whitening4:FILE"):
+        multicse.embed(f"{bert}+whitening4", data, tmp_path / "out", device="cpu")
+    fit.write_text("\n".join(texts(40)))
+    found = multicse.embed(f"{bert}+whitening4:{fit}", data, tmp_path / "out", device="cpu")
+    want = load_model(f"{bert}+whitening4:{fit}", device="cpu").encode(texts(9))
+    assert vectors_of(found) == pytest.approx(want, abs=1e-5) and want.shape == (9, 4)
+
+
 def test_precisions_prompts_and_dimensions(bert: Path, tmp_path: Path) -> None:
     data, model = lines(tmp_path / "x.jsonl", texts(40)), SentenceTransformer(str(bert), device="cpu")
 

@@ -11,7 +11,17 @@ from scipy import stats
 
 from multicse.evaluation.report import SEVEN, TRANSFER, Report, Results, averages
 from multicse.evaluation.statistics import paired_bootstrap, sign_test, student_t
-from multicse.evaluation.tables import AVERAGE, Row, comparison, run_legend, run_rows, significance, task_table, worst_table
+from multicse.evaluation.tables import (
+    AVERAGE,
+    Marks,
+    Row,
+    comparison,
+    run_legend,
+    run_rows,
+    significance,
+    task_table,
+    worst_table,
+)
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.sts import Pairs, PairTask
 
@@ -74,6 +84,17 @@ def test_columns_follow_the_papers() -> None:
     assert head == rf" & {seven} & {transfer} & {others} \\"
     one = comparison([row("a", everything)], metric="spearman", style="markdown").splitlines()[0]
     assert one == "| spearman | STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg |"
+
+
+def test_spearman_is_the_headline_and_stars_are_levels() -> None:
+    rows = [row(label, {"own": {"pearson": 1.0, "spearman": 2.0}}) for label in "abcd"]
+    marks = Marks({("b", "own"): 0.009, ("c", "own"): 0.049, ("d", "own"): 0.05}, "a", "test")
+    assert [line.split()[-1] for line in comparison(rows, marks=marks).splitlines()[2:6]] == [
+        "2.00",
+        "2.00**",
+        "2.00*",
+        "2.00",
+    ]
 
 
 def test_bold_is_the_best_as_printed() -> None:

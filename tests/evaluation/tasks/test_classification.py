@@ -69,6 +69,13 @@ def test_scores(tmp_path: Path) -> None:
     assert metrics == task.score(Bag(32)).metrics
 
 
+def test_every_class_counts_the_same_in_macro_means() -> None:
+    """Of three rows of one class all are right, of one row of another none."""
+    rows = [Row("text", label, "here") for label in "aaab"]
+    found = score(Labelled("x", {"train": rows, "dev": rows, "test": rows}), np.zeros(4, int), {})
+    assert (found.metrics["accuracy"], found.metrics["recall"], found.metrics["precision"]) == (75, 50, 37.5)
+
+
 def test_matthews_correlation_of_glue() -> None:
     """CoLA's metric, against its formula over the four counts."""
     rows = [Row("text", label, "here") for label in "aaaaaabbbb"]

@@ -17,6 +17,7 @@ from multicse.evaluation.report import evaluate
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
+    map_at_10,
     read_captions,
 )
 from tests import worlds
@@ -253,3 +254,7 @@ def test_read_captions(tmp_path: Path) -> None:
     table.write_text("file\tone\ttwo\nx\ta dog\ta man\ny\ta cat\t\n", encoding="utf-8")
     assert read_captions(plain) == read_captions(packed) == read_captions(table, ["one"]) == ["a dog", "a cat"]
     assert read_captions(table, ["two", "one"]) == ["a man", "a dog", "a cat"]
+
+
+def test_ten_of_twelve_captions_on_the_first_places_are_perfect() -> None:
+    assert map_at_10(np.arange(1, 13), np.zeros(12, int)) == pytest.approx(100)

@@ -17,7 +17,7 @@ from scipy import stats
 
 from multicse.evaluation.registry import available, make_tasks
 from multicse.evaluation.report import evaluate
-from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.task import EvaluationError, embed
 from multicse.evaluation.tasks import sts
 from multicse.evaluation.tasks.sts import Pairs, PairTask
 from multicse.reproduction.tasks.senteval import SUBSETS
@@ -235,3 +235,12 @@ def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, as
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert hub_pairs(spec).name == "-".join(["set", *filter(None, asked)])
+
+
+def test_an_encoder_with_too_few_vectors_is_refused() -> None:
+    class Short:
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            return np.ones((len(items) - 1, 2))
+
+    with pytest.raises(EvaluationError, match=r"returned shape \(1, 2\) for 2 items"):
+        embed(Short(), ["a", "b"])

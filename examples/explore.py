@@ -9,12 +9,11 @@ It needs plotly: pip install -e ".[explore]".
 
 from __future__ import annotations
 
-import argparse
 import html
 import json
 from glob import escape, glob
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -91,12 +90,14 @@ def main(
             points = {"x": x[at], "y": y[at], "text": [hover[row] for row in at], "hoverinfo": "text", "mode": "markers"}
             legend = {"name": name, "legendgroup": name, "showlegend": column == 1}
             page.add_scatter(**points, **legend, marker={"color": color, "size": 5}, row=1, col=column)
-        model = model_of(folder) if query or pairs else None
-        for sentence in query if model else ():
+        if not (query or pairs):
+            continue
+        model = model_of(folder)
+        for sentence in query:
             near = own @ unit(model.encode([sentence])[:, : own.shape[1]])[0]
             print(f"{folder}: {sentence}")
             print("".join(f"  {near[row]:.3f}  {texts[row]}\n" for row in np.argsort(-near)[:5]))
-        if pairs and model:
+        if pairs:
             (task,) = make_tasks([pairs], data)
             if not isinstance(task, PairTask):
                 raise EvaluationError(f"--pairs {pairs} has no rated pairs; give lee, stsb-dev or pairs:FILE")
@@ -113,7 +114,7 @@ def main(
     print(f"written to {out}")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Any:
     """Return the parser of the command line."""
     return tyro.extras.get_parser(main)
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from multicse.evaluation.report import Report
 from multicse.trainers.engine.selection import Selection
 from multicse.trainers.recipe import EvaluationConfig
 
@@ -29,7 +30,8 @@ def test_any_scores_select_what_the_settings_say(
         values: list[float] = []
         for step in range(8):
             values.append(rng.choice([1.0, 2.0, 3.0, 4.0, math.nan] if step else [1.0, 2.0]))
-            found.add(step, {"dev": {"metric": values[-1]}}, lambda step=step: {"step": step})  # type: ignore[misc]
+            scores_of = Report.of({"dev": {"metric": values[-1]}})
+            found.add(step, scores_of, lambda step=step: {"step": step})  # type: ignore[misc]
             if rng.random() < 0.3:
                 weights, state = found.weights, found.state_dict()
                 found = Selection(config, task)
@@ -52,6 +54,6 @@ def test_any_scores_select_what_the_settings_say(
 def test_without_a_task_the_last_weights_are_kept() -> None:
     found = Selection(EvaluationConfig(select=None))
     for step in (0, 5):
-        found.add(step, {"watched": {"metric": 1.0}}, dict)
+        found.add(step, Report.of({"watched": {"metric": 1.0}}), dict)
         assert (found.kept(step), found.weights, found.metrics()) == ((step, None), None, {})
     assert not found.exhausted

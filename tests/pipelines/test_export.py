@@ -16,6 +16,7 @@ from multicse.commands import export as verb
 from multicse.trainers.engine import record
 from multicse.trainers.engine.export import ExportError
 from multicse.trainers.recipe import Recipe
+from tests.conftest import ROOT
 from tests.hub_stand_in import serving
 
 TEXTS = ["the cat sees a red house", "dog"]
@@ -169,7 +170,15 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
     (out / "notes.txt").write_text("of the user")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, str(verb.__file__), str(checkpoint), str(out), "--overwrite", "--push_to_hub", "me/mine"]
+    command = [
+        sys.executable,
+        str(ROOT / "pipelines/export.py"),
+        str(checkpoint),
+        str(out),
+        "--overwrite",
+        "--push_to_hub",
+        "me/mine",
+    ]
     with serving() as hub:
         done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -106,6 +106,9 @@ SHOWN: dict[str, dict[str, str]] = {
     "evaluation/tasks/test_sts.py": {
         "EvaluationConfig.data": "senteval_layout_of_the_absent_sets",
     },
+    "trainers/test_recipe.py": {
+        "RunConfig.epochs": "steps_of_a_share_of_epochs_are_not_rounded_up",  # without run.max_steps
+    },
     "trainers/test_methods.py": {
         "SimCSEConfig.supervised": "supervised_simcse_weights_a_samples_own_contradiction",
         "SimCSEConfig.hard_negative_log_weight": "supervised_simcse_weights_a_samples_own_contradiction",
@@ -184,7 +187,6 @@ OTHER: dict[str, Any] = {
     "StreamConfig.first": 16,
     "TextStream.max_length": 5,
     "CaptionedStream.max_length": 5,
-    "RunConfig.epochs": 0.1,
     "RunConfig.matryoshka": (4,),
     "LoRASettings.targets": ("query",),
     "NegativesConfig.guide": "frozen",

@@ -16,7 +16,7 @@ import tyro
 
 from multicse.commands import read_options
 from multicse.data.errors import DataError, cli_errors, did_you_mean
-from multicse.data.shard_urls import parent
+from multicse.data.shard_urls import absolute, parent
 from multicse.data.shard_writer import left_out_lines, locked
 from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, ShardSet, read_manifest
 from multicse.trainers.engine.progress import ProgressLine, duration
@@ -126,7 +126,7 @@ def run(arguments: Arguments) -> Manifest:
     if isinstance(arguments.keep, str):
         arguments = replace(arguments, keep=(arguments.keep,))
     how = How(**{field.name: getattr(arguments, field.name) for field in fields(How)})
-    shards = ShardSet.open(arguments.data)
+    shards = ShardSet.open(absolute(arguments.data))
     embedder = Embedder(how)
     what = what_of(shards, embedder.modalities, arguments.column, arguments.keep)
     chosen = {"modality": what.modality, "column": what.column, "keep": list(what.keep), "text": not arguments.without_text}
@@ -228,12 +228,14 @@ def _write(
     arguments: Arguments, embedder: Any, how: How, what: What, parts: Sequence[Part], missing: Sequence[Part]
 ) -> None:
     """Write the missing files."""
+    from multicse.evaluation.load import absolute as absolute_model
     from multicse.evaluation.vectors import blocks_of, read_block, write_part
 
     plan = [block for part in missing for block in blocks_of(part, what.modality)]
     workers = _workers(arguments)
     if workers:
         del embedder  # its memory is the workers'
+        how = replace(how, model=absolute_model(how.model))
         found = through_ray(plan, how, what, workers, arguments.cpus_per_worker)
     else:
         found = (embedder(read_block(what, *block)) for block in plan)

@@ -62,11 +62,7 @@ def parse(spec: str) -> Spec:
     Raises:
         EvaluationError: If the model is not found, the Hub cannot be reached, or the post-processing is unknown.
     """
-    cuts = [i for i, character in enumerate(spec) if character in "@+"]
-    name_at, hub = spec.rfind("/") + 1, HUB.match(spec)
-    of_name = hub.end() if hub else min((cut for cut in cuts if cut > name_at), default=len(spec))
-    end = next((end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()), of_name)
-    place, rest = spec[:end], spec[end:]
+    place, rest = _split(spec)
     parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+([^:]+)(?::(.+))?)?", rest)
     if parts is None:
         raise EvaluationError(
@@ -81,6 +77,23 @@ def parse(spec: str) -> Spec:
             f"{names}; +whitening<K> keeps K dimensions"
         )
     return Spec(found, pooling, post, fit)
+
+
+def _split(spec: str) -> tuple[str, str]:
+    """Return the place of a model and the rest of its name."""
+    cuts = [i for i, character in enumerate(spec) if character in "@+"]
+    name_at, hub = spec.rfind("/") + 1, HUB.match(spec)
+    of_name = hub.end() if hub else min((cut for cut in cuts if cut > name_at), default=len(spec))
+    end = next((end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()), of_name)
+    return spec[:end], spec[end:]
+
+
+def absolute(spec: str) -> str:
+    """Return the name of a model with absolute local paths, since workers run in other folders."""
+    place, rest = _split(spec)
+    head, colon, fit = rest.partition(":")
+    model, sentences = (str(_path(one).resolve()) if one and _path(one).exists() else one for one in (place, fit))
+    return f"{model}{head}{colon}{sentences}"
 
 
 def _of_hub(name: str) -> Path:

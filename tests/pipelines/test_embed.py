@@ -284,8 +284,11 @@ def test_the_command_shows_rows_rate_and_bad_rows(bert: Path, tmp_path: Path, ca
 
 @pytest.mark.cluster
 def test_through_ray_after_a_death(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, options = corpus(tmp_path / "data"), {"device": "cpu", "num_workers": 2}
-    whole = rows_of(multicse.embed(bert, data, tmp_path / "whole", device="cpu"))
+    """Also if model and data are named from the current folder, which is not that of Ray's processes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(bert)
+    model, data, options = "model", Path(corpus(tmp_path / "data")).name, {"device": "cpu", "num_workers": 2}
+    whole = rows_of(multicse.embed(model, data, tmp_path / "whole", device="cpu"))
     write, written = vectors.write_part, list[str]()
 
     def dying(file: Path, *arguments: Any, **settings: Any) -> Any:
@@ -296,8 +299,8 @@ def test_through_ray_after_a_death(bert: Path, tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(vectors, "write_part", dying)
-        multicse.embed(bert, data, tmp_path / "out", **options)
-    found = multicse.embed(bert, data, tmp_path / "out", **options)
+        multicse.embed(model, data, tmp_path / "out", **options)
+    found = multicse.embed(model, data, tmp_path / "out", **options)
     assert rows_of(found).drop_columns("vector").equals(whole.drop_columns("vector"))
     assert np.abs(vectors_of(found) - np.stack(whole["vector"].to_numpy())).max() < 1e-5
 

@@ -6,10 +6,7 @@ STAMP := $(VENV)/.installed
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
 # Tests by file on every core; those that take Ray stay together, on the one Ray.
-GROUPS := --dist loadgroup --no-loadscope-reorder
-PARALLEL ?= -n logical --maxprocesses 4 $(GROUPS)
-# Clusters wait for a fifth of their time: one process more than there are cores.
-WAITING ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 5 $(GROUPS)
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -34,11 +31,11 @@ test-data: $(STAMP)
 	$(BIN)/python -m pytest tests -m "data and not cluster" $(PARALLEL)
 
 test-cluster: $(STAMP)
-	$(BIN)/python -m pytest tests -m cluster $(WAITING)
+	$(BIN)/python -m pytest tests -m cluster $(PARALLEL)
 
 # All that `make test` leaves out in a clone without benchmark data; at once, so that no core idles while the other ends.
 test-rest: $(STAMP)
-	$(BIN)/python -m pytest tests -m "cluster or data" $(WAITING)
+	$(BIN)/python -m pytest tests -m "cluster or data" $(PARALLEL)
 
 # sentence-transformers' ONNX backend is optimum, which ends at transformers 4.57: an environment of its own.
 INTEROP := $(VENV)-interop

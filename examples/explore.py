@@ -58,7 +58,7 @@ def main(
     """Write a page with a map of the rows for each folder of vectors; the pointer shows a row and its three neighbours.
 
     Args:
-        vectors: Folders that `embed` wrote for the same rows, such as those of a model before and after training.
+        vectors: Folders that `embed` wrote for the same rows, for example by a model before and after training.
         out: File of the page.
         colour: Column that colours the rows, which `embed --keep` has copied. Default: eight clusters of the last folder.
         query: Sentences whose nearest rows are printed; this loads the models.

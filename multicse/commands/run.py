@@ -20,7 +20,7 @@ VERBS = {
     for file in sorted(folder.glob("*.py"))
     if "\n@cli_errors\ndef main(" in file.read_text(encoding="utf-8")
 }
-"""Commands that are not pipelines, with their modules: those of this folder and of packages with plugins."""
+"""Commands that are not pipelines, with their modules, in this folder and in packages with plugins."""
 
 
 def summary(module: str) -> str:

@@ -56,7 +56,7 @@ class How:
 
 @dataclass(frozen=True)
 class What:
-    """What is read of a row."""
+    """The fields of a row that are read."""
 
     modality: str
     column: str = "txt"

@@ -268,7 +268,8 @@ def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for file in [] if path is None else sorted(ENCODER.folder(path).glob("*.safetensors")):
         with safe_open(str(file), "pt") as content:
-            found |= {key: content.get_tensor(key) for key in content.keys() if key.startswith(names)}  # noqa: SIM118
+            keys = content.keys()  # safetensors has no iteration over the file itself
+            found |= {key: content.get_tensor(key) for key in keys if key.startswith(names)}
     return found
 
 

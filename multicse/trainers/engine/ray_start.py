@@ -58,7 +58,7 @@ class Cause(NamedTuple):
     pattern: str
     """Regular expression for the text of Ray's error."""
     text: str
-    """What is wrong and what to do; of `_facts`."""
+    """Message with the problem and the remedy, filled with `_facts`."""
     again: bool = False
     """A second try may succeed."""
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,7 @@ from multicse.reproduction import small_data
 from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.model_figures import cells
+from multicse.reproduction.tables.pool import Pool
 from multicse.reproduction.tables.protocol import faults
 from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, notes, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, content, read_tables
@@ -77,6 +78,12 @@ class Arguments:
     """Folder of runs, results and rendered tables. Default: runs/reproduce, for mini runs/reproduce-mini."""
     workers: int | None = None
     """Number of training workers of each run (run.num_workers). Default: the value of the recipe."""
+    gpus: int | None = None
+    """GPUs of each worker (run.gpus_per_worker). Default: the value of the recipe; for mini 0."""
+    jobs: int = 1
+    """Number of runs at a time, each in a process of its own. Runs share a GPU: one GPU is enough for several of mini."""
+    report_to: Literal["mlflow", "none"] | None = None
+    """Where runs are recorded (run.report_to). Default: the value of the recipe."""
     coverage: Path | None = None
     """Write a list of all tables and figures to this Markdown file."""
     results: Path | None = None
@@ -148,7 +155,8 @@ def _reproduce(arguments: Arguments, paper: str, key: str) -> int:
         if lacks := runs.missing(table, paper, scale, rows):
             print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
             return 1
-        found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+        with Pool(arguments.jobs) as pool:
+            found = runs.results(table, paper, scale, rows, seeds, partial(print, file=sys.stderr, flush=True), pool)
         kept = _kept(paper, key, table, scale, seeds, found) | ({"rows": arguments.rows} if arguments.rows else {})
         text = _table_text(kept, "text")
         print(text)
@@ -277,7 +285,8 @@ def scale_of(arguments: Arguments) -> runs.Scale:
             f"{command('prepare', 'reproduction')} small; or pass its folder by --data or MULTICSE_DATASETS"
         )
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
-    return runs.Scale(out, data, mini, arguments.workers, arguments.published)
+    given = (arguments.workers, arguments.gpus, arguments.report_to, arguments.published)
+    return runs.Scale(out, data, mini, *given)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:

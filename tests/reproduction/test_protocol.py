@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from multicse.pipelines import visualcse
 from multicse.reproduction import reproduce
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.model_figures import cells as drawn
+from multicse.reproduction.tables.pool import Pool
 from multicse.reproduction.tables.protocol import FARTHEST, bracket, by_rate, expected_power, faults, too_short, winner
 from multicse.reproduction.tables.table import Row, Table
 from multicse.trainers.engine.step import NonFiniteLoss
@@ -28,11 +30,11 @@ def test_the_grid_is_extended_until_the_best_is_inside(peak: int, ceiling: int) 
     """Scores with one maximum, which diverge above a ceiling."""
     tried = list[int]()
 
-    def score(power: int) -> float:
-        tried.append(power)
-        return -abs(power - peak) if power <= ceiling else -np.inf
+    def scores(powers: Sequence[int]) -> list[float]:
+        tried.extend(powers)
+        return [-abs(power - peak) if power <= ceiling else -np.inf for power in powers]
 
-    found = bracket(score)
+    found = bracket(scores)
     assert sorted(tried) == sorted(found) == list(range(min(found), max(found) + 1)) and {-1, 0, 1} <= found.keys()
     best = max(found, key=lambda power: found[power])
     wanted = min(max(-FARTHEST, min(peak, FARTHEST)), ceiling)
@@ -49,21 +51,19 @@ def test_a_row_is_tuned_with_seeds_of_its_own(sign: int, monkeypatch: pytest.Mon
     """By the mean over seeds on the development task, or its loss; a rate that diverges with one seed is not chosen."""
     recipe, tried = visualcse.demo(), list[tuple[int, str, float, float]]()
 
-    def trained(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
-        text, image = (
-            candidate.flat()[f"optim.{update}.lr"] / recipe.flat()[f"optim.{update}.lr"] for update in ("text", "image")
-        )
+    def trained(written: str, seed: int, output: Path) -> dict[str, Any]:
+        rates = runs.rates_of(Recipe.from_json(written))
+        text, image = (rates[path] / recipe.flat()[path] for path in ("optim.text.lr", "optim.image.lr"))
         tried.append((seed, output.parent.name, text, image))
         if text > 5 and seed == 12:
             raise NonFiniteLoss("text")
         return {"best_score": sign * (10 * text + seed), "best_step": 6 if text < 2 else 3, "steps": 6}
 
     monkeypatch.setattr(runs, "run_seed", trained)
-    monkeypatch.setattr(runs, "recipe_of", lambda row: recipe)
     monkeypatch.setattr(runs, "lower_is_better", lambda task: sign < 0)
-    table = Table("t", (), (Row("r", "visualcse/demo"),), tuning=(11, 12))
-    found, cells = runs.tuned(table.rows[0], table, "nonlingcse", runs.Scale(tmp_path, tmp_path))
-    assert found.flat()["optim.text.lr"] == pytest.approx(3 * recipe.flat()["optim.text.lr"])
+    scale = runs.Scale(tmp_path, tmp_path)
+    cells = runs.tuned(Row("r", "visualcse/demo"), recipe, (11, 12), scale, Pool())
+    assert runs.at_rate(recipe, winner(cells)).flat()["optim.text.lr"] == pytest.approx(3 * recipe.flat()["optim.text.lr"])
     assert [(seed, round(text, 3), round(image, 3)) for seed, _, text, image in tried] == [
         (seed, factor, factor) for factor in (0.333, 1.0, 3.0, 9.0) for seed in (11, 12)
     ]
@@ -76,15 +76,15 @@ def test_a_row_is_tuned_with_seeds_of_its_own(sign: int, monkeypatch: pytest.Mon
 def test_rows_are_lengthened_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = list[tuple[str, int]]()
 
-    def tuned(row: Row, table: Table, paper: str, scale: runs.Scale) -> tuple[None, list[dict[str, Any]]]:
+    def tuned(row: Row, recipe: Recipe, seeds: Sequence[int], scale: runs.Scale, pool: Pool) -> list[dict[str, Any]]:
         asked.append((row.label, scale.length))
-        return None, [cell(1.0, 11, 1.0, best=10 if row.label == "b" and scale.length < 2 else 5)]
+        return [cell(1.0, 11, 1.0, best=10 if row.label == "b" and scale.length < 2 else 5)]
 
     monkeypatch.setattr(runs, "tuned", tuned)
     rows = (Row("a", "x"), Row("b", "x"), Row("c", model="y"))
-    scale, _ = runs.tuned_rows(
-        Table("t", (), rows, tuning=(11,)), "evidence", runs.Scale(tmp_path, tmp_path, True), rows, print
-    )
+    monkeypatch.setattr(runs, "scaled", lambda *_: visualcse.demo())
+    table, scale = Table("t", (), rows, tuning=(11,)), runs.Scale(tmp_path, tmp_path, True)
+    scale, _ = runs.tuned_rows(table, "evidence", scale, rows, print, Pool())
     assert scale.length == 2 and asked == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
 
 

@@ -24,19 +24,20 @@ LENGTHS = (1, 2, 4)
 """Factors on the number of steps of all rows of a table, in the order in which they are tried."""
 
 
-def bracket(score: Callable[[int], float]) -> dict[int, float]:
+def bracket(scores: Callable[[Sequence[int]], Sequence[float]]) -> dict[int, float]:
     """Return the scores of the powers -1, 0 and 1, and of further ones until the best is neither the least nor the greatest.
 
     Args:
-        score: Function of a power of `RATIO`; -inf for runs that diverge.
+        scores: Function of powers of `RATIO`, which returns one score for each; -inf for runs that diverge.
     """
-    found = {power: score(power) for power in (-1, 0, 1)}
+    first = (-1, 0, 1)
+    found = dict(zip(first, scores(first), strict=True))
     while True:
         best = max(found, key=lambda power: found[power])
         more = best - 1 if best == min(found) else best + 1 if best == max(found) else None
         if more is None or abs(more) > FARTHEST:
             return found
-        found[more] = score(more)
+        (found[more],) = scores((more,))
 
 
 def by_rate(cells: Sequence[Mapping[str, Any]]) -> dict[float, float]:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ from multicse.evaluation.tasks.classification import read_labelled
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import evidence, model_figures, small
 from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.pool import Pool
 from multicse.reproduction.tables.protocol import LENGTHS, RATIO, bracket, by_rate, expected_power, too_short, winner
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.reproduction.tasks.relatedness import Regression
+from multicse.trainers.engine import record
 from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.engine.selection import lower_is_better
@@ -59,6 +62,10 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Worker processes per run. If None, as in the recipe."""
+    gpus: int | None = None
+    """GPUs per process of a run. If None, as in the recipe; at the small scale, none."""
+    report_to: str | None = None
+    """``run.report_to`` of the runs. If None, as in the recipe."""
     published: bool = False
     """Evaluate published models instead of training, on the data that is available."""
     length: int = 1
@@ -105,9 +112,9 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
         shared |= {"run.num_workers": workers}
-    if workers == 0:
-        shared |= {"run.gpus_per_worker": 0}
-    return recipe.changed(shared)
+    gpus = 0 if workers == 0 and scale.gpus is None else scale.gpus
+    given = {"run.gpus_per_worker": gpus, "run.report_to": scale.report_to}
+    return recipe.changed(shared | {path: value for path, value in given.items() if value is not None})
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
@@ -171,14 +178,23 @@ def _check_model(spec: str) -> None:
 
 
 def results(
-    table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int] | None, say: Callable[[str], None]
+    table: Table,
+    paper: str,
+    scale: Scale,
+    rows: Sequence[Row],
+    seeds: Sequence[int] | None,
+    say: Callable[[str], None],
+    pool: Pool | None = None,
 ) -> list[dict[str, Any]]:
     """Run each row with each seed, or with its own; deterministic rows once. `say` gets a line of progress before each run.
+
+    With a `pool`, runs and evaluations are made in its processes.
 
     Returns:
         One stored result per row and seed: label, scores, recipe and provenance, and the cells of the row's tuning.
     """
-    scale, tuning = tuned_rows(table, paper, scale, rows, say)
+    pool = pool or Pool()
+    scale, tuning = tuned_rows(table, paper, scale, rows, say, pool)
     for claim in table.claims:
         expected = claim.effect and expected_power(tuning, claim.row, claim.against, claim.effect, len(seeds or ()))
         if expected:
@@ -186,18 +202,24 @@ def results(
             say(f"{claim.says}, by {claim.effect:g} points in the paper: {found_with}")
     asked = [(row, seeds_of(row, seeds) if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
-    found = []
-    start = time.monotonic()
-    for place, (row, seed) in enumerate(work, start=1):
+    columns, start = columns_of(table, scale), time.monotonic()
+    folders = {row.label: runs_of(scaled(row, paper, scale), scale) for row, _ in work if row.recipe is not None}
+    shared = not table.tuning and bool(table.grid)  # the seeds of such a row share the runs of its candidates
+
+    def result(place: int) -> dict[str, Any]:
+        (row, seed), cells = work[place], tuning.get(work[place][0].label)
         elapsed = f"{(time.monotonic() - start) / 60:.0f} min"
-        say(f"{place} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
-        result = _row(row, seed, table, columns_of(table, scale), paper, scale)
-        found.append(result | ({"tuning": tuning[row.label]} if row.label in tuning else {}))
-    return found
+        say(f"{place + 1} of {len(work)}, {elapsed}: {row.label}" + ("" if seed is None else f", seed {seed}"))
+        folder = folders.get(row.label, scale.out / row.label) / ("" if shared else str(seed))
+        factor = None if cells is None else winner(cells)
+        found = pool.call(folder, _row, row, seed, factor, table, columns, paper, scale)
+        return found | ({} if cells is None else {"tuning": cells})
+
+    return pool.map(result, range(len(work)))
 
 
 def tuned_rows(
-    table: Table, paper: str, scale: Scale, rows: Sequence[Row], say: Callable[[str], None]
+    table: Table, paper: str, scale: Scale, rows: Sequence[Row], say: Callable[[str], None], pool: Pool
 ) -> tuple[Scale, dict[str, list[dict[str, Any]]]]:
     """Tune the learning rates of the trained rows, and at the small scale the length of their runs.
 
@@ -206,48 +228,59 @@ def tuned_rows(
     """
     trained = [row for row in rows if row.recipe is not None] if table.tuning else []
     for length in LENGTHS if scale.mini else (1,):
-        scale, cells = replace(scale, length=length), {}
-        for row in trained:
-            say(f"tuning, {length} x the steps: {row.label}")
-            cells[row.label] = tuned(row, table, paper, scale)[1]
+        scale = replace(scale, length=length)
+        recipes = [write_inputs(scaled(row, paper, scale)) for row in trained]
+
+        def cells_of(place: int, scale: Scale = scale, recipes: Sequence[Recipe] = recipes) -> list[dict[str, Any]]:
+            say(f"tuning, {scale.length} x the steps: {trained[place].label}")
+            return tuned(trained[place], recipes[place], table.tuning, scale, pool)
+
+        cells = dict(zip([row.label for row in trained], pool.map(cells_of, range(len(trained))), strict=True))
         if not any(map(too_short, cells.values())):
             break
     return scale, cells
 
 
-def tuned(row: Row, table: Table, paper: str, scale: Scale) -> tuple[Recipe, list[dict[str, Any]]]:
-    """Run a row with the tuning seeds and a growing grid of learning rates, unless these runs are finished.
+def tuned(row: Row, recipe: Recipe, seeds: Sequence[int], scale: Scale, pool: Pool) -> list[dict[str, Any]]:
+    """Run the recipe of a row with the tuning seeds and a growing grid of learning rates, unless these runs are finished.
 
     Returns:
-        The recipe with the best learning rates, and a cell per factor on them and seed: factor, seed, score on the
-        development task (None for a run that diverged; larger is better), best step and number of steps.
+        A cell per factor on the learning rates and seed: factor, seed, score on the development task (None for a run that
+        diverged; larger is better), best step and number of steps.
     """
-    recipe = write_inputs(scaled(row, paper, scale))
-    rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
     (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
-    sign, cells = -1 if lower_is_better(task) else 1, []
-
+    sign = -1 if lower_is_better(task) else 1
     tried = recipe.replace("export.whiten", False)  # which is fitted after training: rows that differ in it share the runs
+    cells: list[dict[str, Any]] = []
 
-    def changed(recipe: Recipe, factor: float) -> Recipe:
-        return recipe.changed({path: factor * rate for path, rate in rates.items()})
+    def cell(factor: float, seed: int) -> dict[str, Any]:
+        folder = runs_of(tried, scale) / f"rates-{factor:.3g}" / f"seed-{seed}"
+        found: dict[str, Any] = {"factor": factor, "seed": seed, "score": None, "best_step": None, "steps": None}
+        try:
+            summary = pool.call(folder, run_seed, at_rate(tried, factor).to_json(secrets=True), seed, folder)
+        except NonFiniteLoss:
+            return found
+        return found | {"score": sign * summary["best_score"], "best_step": summary["best_step"], "steps": summary["steps"]}
 
-    def score(power: int) -> float:
-        factor = RATIO**power
-        for seed in table.tuning:
-            cell: dict[str, Any] = {"factor": factor, "seed": seed, "score": None, "best_step": None, "steps": None}
-            cells.append(cell)
-            try:
-                folder = runs_of(tried, scale) / f"rates-{factor:.3g}" / f"seed-{seed}"
-                summary = run_seed(changed(tried, factor), seed, folder)
-            except NonFiniteLoss:
-                return -math.inf
-            cell |= {"score": sign * summary["best_score"], "best_step": summary["best_step"], "steps": summary["steps"]}
-        return by_rate(cells)[factor]
+    def scores(powers: Sequence[int]) -> list[float]:
+        factors = [RATIO**power for power in powers]
+        new = pool.map(lambda asked: cell(*asked), list(itertools.product(factors, seeds)))
+        cells.extend(new)
+        return [by_rate(new)[factor] for factor in factors]
 
-    if max(bracket(score).values()) == -math.inf:
+    if max(bracket(scores).values()) == -math.inf:
         raise RecipeError(f"{row.label}: every learning rate diverges; lower them in the recipe {recipe.name}")
-    return changed(recipe, winner(cells)), cells
+    return cells
+
+
+def rates_of(recipe: Recipe) -> dict[str, float]:
+    """Return the learning rates of a recipe by the path of the setting."""
+    return {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
+
+
+def at_rate(recipe: Recipe, factor: float) -> Recipe:
+    """Return a recipe with all learning rates multiplied by a factor."""
+    return recipe.changed({path: factor * rate for path, rate in rates_of(recipe).items()})
 
 
 def runs_of(recipe: Recipe, scale: Scale) -> Path:
@@ -284,7 +317,9 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper: str, scale: Scale) -> dict[str, Any]:
+def _row(
+    row: Row, seed: int | None, factor: float | None, table: Table, columns: Sequence[str], paper: str, scale: Scale
+) -> dict[str, Any]:
     trained: dict[str, Any] = {} if seed is None else {"seed": seed}
     run = {}
     if row.recipe is not None:
@@ -293,20 +328,19 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         folder = runs_of(recipe, scale) / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         recipe = write_inputs(recipe)
-        if table.tuning:
-            recipe = tuned(row, table, paper, scale)[0]
+        if factor is not None:
+            recipe = at_rate(recipe, factor)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
         elif candidates := candidates_of(recipe, table, scale):
             recipe = best_of(candidates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
-        summary = run_seed(recipe, seed, folder)
+        summary = run_seed(recipe.to_json(secrets=True), seed, folder)
         data = {name: stream.open().digest for name, stream in recipe.streams.items()}
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         trained |= {"recipe": recipe.name, "identity": identity, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
         trained["eval_steps"] = recipe.evaluation.eval_steps
-        rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
-        run = {"run": summary["mlflow_run_id"], "rates": rates}
+        run = {"run": summary["mlflow_run_id"] or record.read(folder)[record.RUN], "rates": rates_of(recipe)}
         spec = summary["export"]
     else:
         assert row.model is not None
@@ -333,7 +367,7 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
         name = re.sub(r"\W+", "-", f"{table.figure} {row.label}")
         drawn = getattr(model_figures, table.figure)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
         source["figure"] = str(save(drawn, scale.out / "figures", f"{name}-{key[:6]}")[0])
-    commit = environment_tags().get("mlflow.source.git.commit", "unknown")
+    commit = environment_tags().get("mlflow.source.git.commit", "unknown") if find_spec("mlflow") else "unknown"
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
@@ -342,10 +376,11 @@ def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper
     return content
 
 
-def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
-    """Train a recipe with a seed, unless its run is finished, and return the summary of the run."""
+def run_seed(recipe: str, seed: int, output: Path) -> dict[str, Any]:
+    """Train a recipe, given as JSON, with a seed, unless its run is finished, and return the summary of the run."""
     print(f"seed {seed}: {output}")
-    return run_recipe(write_inputs(recipe.changed({"run.seed": seed, "run.output_dir": str(output)})))
+    changes = {"run.seed": seed, "run.output_dir": str(output)}
+    return run_recipe(write_inputs(Recipe.from_json(recipe).changed(changes)))
 
 
 def candidates_of(recipe: Recipe, table: Table, scale: Scale) -> dict[str, Recipe]:
@@ -366,7 +401,8 @@ def best_of(candidates: Mapping[str, Recipe], folder: Path) -> Recipe:
     first = next(iter(candidates.values()))
     (task,) = make_tasks([first.evaluation.select or ""], first.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
-    scores = {name: sign * run_seed(recipe, 0, folder / name)["best_score"] for name, recipe in candidates.items()}
+    texts = {name: recipe.to_json(secrets=True) for name, recipe in candidates.items()}
+    scores = {name: sign * run_seed(text, 0, folder / name)["best_score"] for name, text in texts.items()}
     return candidates[max(scores, key=lambda name: scores[name])]
 
 

@@ -81,7 +81,7 @@ class Arguments:
     gpus: int | None = None
     """GPUs of each worker (run.gpus_per_worker). Default: the value of the recipe; for mini 0."""
     jobs: int = 1
-    """Number of runs at a time, each in a process of its own. Runs share a GPU: one GPU is enough for several of mini."""
+    """Number of runs at a time, each in a separate process. Runs share a GPU: one GPU is enough for several of mini."""
     report_to: Literal["mlflow", "none"] | None = None
     """Where runs are recorded (run.report_to). Default: the value of the recipe."""
     coverage: Path | None = None

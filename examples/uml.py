@@ -60,9 +60,7 @@ class UMLConfig(MethodConfig):
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the streams, and that the encoder accepts patches."""
         self.text.check(recipe, encoder, "method.text.supervised")
-        self.image.check_stream("image", recipe)
-        if encoder is not None:
-            self.image.check(patch_width(encoder, self.image.tokens(self.variant)), self.variant)
+        self.image.check_all("image", "method.image", recipe, encoder, self.variant)
 
     def build(self, encoder: TextEncoder) -> UML:
         """Return UML with `encoder`."""

@@ -2,13 +2,14 @@
 
 A thing is added by `add`; classes of settings (`Settings.plugin`) are added when they are defined. Things are defined in the
 modules of a folder (`ROOMS`), which are imported when a thing is looked up; in an installed package, which names them in an
-entry point of the group ``multicse.KINDs``, such as ``multicse.methods``; or in a user's file (`load_file`).
+entry point of the group ``multicse.KINDS``, such as ``multicse.methods``; or in a user's file (`load_file`).
 
 kind             thing
 ---------------  ------------------------------------------------------------------------------------------------------
 ``method``       settings of a training method
 ``stream``       settings of a stream
 ``tower``        settings of an encoder of images or audio
+``modality``     settings of the patches of another modality, and of the contrastive loss on its stream
 ``module``       module whose code an export contains, by its type in modules.json: the name of our module
 ``task``         kind of evaluation task, ``KIND:PLACE``
 ``family``       evaluation tasks with fixed names, which read the data folder
@@ -39,7 +40,7 @@ from typing import Any
 from multicse.data.errors import command, did_you_mean
 
 ROOT = Path(__file__).parent
-OWN = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py"}
+OWN = {"method": "trainers/*.py", "stream": "*/streams/*.py", "tower": "*/*towers.py", "modality": "trainers/*.py"}
 TASKS = ("task", "family", "group", "layout", "templates")
 ROOMS = OWN | dict.fromkeys(TASKS, "*/tasks/*.py") | {"style": "*/styles.py"}
 """Modules that define things of a kind."""
@@ -66,7 +67,8 @@ def get(kind: str, name: str) -> Any:
         _import(ROOMS[kind])  # before `every`, which takes seconds
     if name not in _things[kind] and name not in (found := every(kind)):
         own = f". Run a file of your own that defines it: {command('run')} FILE" if kind in OWN else ""
-        raise ValueError(f"unknown {kind} {name!r}.{did_you_mean(name, found)} Choose from {', '.join(found)}{own}")
+        known = f" Choose from {', '.join(found)}" if found else ""
+        raise ValueError(f"unknown {kind} {name!r}.{did_you_mean(name, found)}{known}{own}")
     return _things[kind][name]
 
 
@@ -80,7 +82,8 @@ def _import(pattern: str) -> None:
 def _load(kind: str) -> None:
     for pattern in (*filter(None, [ROOMS.get(kind)]), PLUGINS):
         _import(pattern)
-    for point in entry_points(group=f"multicse.{kind}s"):
+    kinds = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
+    for point in entry_points(group=f"multicse.{kinds}"):
         try:
             add(kind, point.name, point.load())
         except Exception as error:  # of the package's code

@@ -125,7 +125,7 @@ def test_the_lists_of_methods_have_every_method() -> None:
     table = readme.partition("## Methods")[2].partition("\n## ")[0]
     examples = [file.stem for file in (ROOT / "examples").glob("*.py") if "RECIPES = " in file.read_text()]
     named = {name for name in (*registry.NAMES, *examples) if f"{name}.py" not in table}
-    assert named == {"pretrain", "new_method", "new_modality"}, "tools, and examples of how to write one"
+    assert named == {"pretrain", "new_method", "new_modality", "new_tower"}, "tools, and examples of how to write one"
     pages = set(re.findall(r"docs/(papers/[\w-]+\.md)", table))
     site = set(re.findall(r"papers/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert pages == site - {"papers/coverage.md", "papers/data-sets.md", "papers/errata.md"}

@@ -114,25 +114,29 @@ class AudioPatches(nn.Module):
 
 
 def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path: str | None) -> None:
-    """Raise ValueError if the sizes of `ImagePatches` do not match each other or the folder, without loading weights."""
+    """Raise ValueError if the sizes of `ImagePatches` do not match each other or the folder, without loading weights.
+
+    The message starts with the name of the setting.
+    """
     if image_size % patch_size:
-        raise ValueError(f"method.image.patch_size: {patch_size} does not divide image_size {image_size}")
+        raise ValueError(f"patch_size: {patch_size} does not divide image_size {image_size}")
     if path is None:
         return
     sizes = {"hidden_size": hidden_size, "image_size": image_size, "patch_size": patch_size}
-    _check_folder("method.image.path", _vit_path(path, hidden_size), sizes)
+    _check_folder(_vit_path(path, hidden_size), sizes)
 
 
 def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: int, path: str | None) -> None:
-    """Raise ValueError if the sizes of `AudioPatches` do not match each other or the folder, without loading weights."""
+    """Raise ValueError if the sizes of `AudioPatches` do not match each other or the folder, without loading weights.
+
+    The message starts with the name of the setting.
+    """
     if patch_size > min(frames, bins):
-        raise ValueError(
-            f"method.audio.patch_size: {patch_size} is larger than the spectrogram ({frames} frames x {bins} bins)"
-        )
+        raise ValueError(f"patch_size: {patch_size} is larger than the spectrogram ({frames} frames x {bins} bins)")
     if path is None:
         return
     sizes = {"hidden_size": hidden_size, "max_length": frames, "num_mel_bins": bins, "patch_size": patch_size}
-    _check_folder("method.audio.path", path, sizes)
+    _check_folder(path, sizes)
 
 
 def _vit_path(path: str, hidden_size: int) -> str:
@@ -140,13 +144,13 @@ def _vit_path(path: str, hidden_size: int) -> str:
         return path
     if hidden_size not in VIT_OF_SIZE:
         raise ValueError(
-            f"method.image.path: 'auto' supports the hidden sizes {', '.join(map(str, VIT_OF_SIZE))}, but the encoder has "
+            f"path: 'auto' supports the hidden sizes {', '.join(map(str, VIT_OF_SIZE))}, but the encoder has "
             f"{hidden_size}. Specify a ViT with this hidden size, or no path for random weights."
         )
     return VIT_OF_SIZE[hidden_size]
 
 
-def _check_folder(setting: str, path: str, sizes: dict[str, int]) -> None:
+def _check_folder(path: str, sizes: dict[str, int]) -> None:
     """Raise ValueError if the folder's config.json cannot be read or differs from `sizes`."""
     from transformers import AutoConfig
 
@@ -154,12 +158,12 @@ def _check_folder(setting: str, path: str, sizes: dict[str, int]) -> None:
         config = AutoConfig.from_pretrained(path)
     except OSError as error:
         raise ValueError(
-            f"{setting}: {path!r} cannot be read. Specify a folder with config.json and model.safetensors, or no path for "
+            f"path: {path!r} cannot be read. Specify a folder with config.json and model.safetensors, or no path for "
             f"random weights. ({error})"
         ) from error
     for name, value in sizes.items():
         if (found := getattr(config, name)) != value:
             raise ValueError(
-                f"{setting}: {path!r} has {name} {found}, but the recipe has {value} (hidden_size comes from the text "
+                f"path: {path!r} has {name} {found}, but the recipe has {value} (hidden_size comes from the text "
                 "encoder, whose layers process the patches). Make them equal, or specify no path for random weights."
             )

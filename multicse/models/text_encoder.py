@@ -375,12 +375,12 @@ def patch_width(config: PretrainedConfig, tokens: int = 0) -> int:
     if kind is None or "inputs_embeds" not in inspect.signature(kind.forward).parameters:
         raise ValueError(
             f"encoder.path: a {config.model_type!r} model accepts no input embeddings (inputs_embeds), so it cannot process "
-            "image or audio patches; choose a model such as BERT, RoBERTa, ELECTRA, MPNet, ModernBERT or Qwen"
+            "patches of another modality; choose a model such as BERT, RoBERTa, ELECTRA, MPNet, ModernBERT or Qwen"
         )
     if (most := positions(config)) < tokens:
         raise ValueError(
-            f"encoder.path: a {config.model_type!r} model with {most} positions cannot process the {tokens} tokens of an "
-            "image or spectrogram; use larger patches (patch_size), or a model with more positions"
+            f"encoder.path: a {config.model_type!r} model with {most} positions cannot process the {tokens} tokens of a "
+            "sample; use larger patches (patch_size), or a model with more positions"
         )
     with torch.device("meta"):  # shapes only
         return kind(config).get_input_embeddings().embedding_dim

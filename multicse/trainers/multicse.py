@@ -40,6 +40,8 @@ class MultiCSEConfig(NonLingSettings):
         for key in method.citations
     )
 
+    TAKEN: ClassVar[tuple[str, ...]] = (*NonLingSettings.TAKEN, "cyclic", "guidance", "regularisation", "grouped")
+
     name: Literal["multicse"] = "multicse"
     variant: Literal["fixed"] = "fixed"
     image: ImageConfig | None = None
@@ -71,6 +73,7 @@ class MultiCSEConfig(NonLingSettings):
 
     def check_settings(self) -> None:
         """Check that the parts can be combined."""
+        super().check_settings()
         self.guide.check_settings()
         self.groups.check_settings()
         if self.guide.positive != "teacher":
@@ -83,7 +86,7 @@ class MultiCSEConfig(NonLingSettings):
         if not self.grouped:
             refuse_idle(self, ["groups"], "the grouped loss has weight 0; set method.grouped", "method.")
         if not self.nonling:
-            refuse_idle(self, ["schedule"], "there is only text; set method.image or method.audio", "method.")
+            refuse_idle(self, ["schedule"], "there is only text; set method.image, audio or modalities", "method.")
         alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
         for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
@@ -92,7 +95,7 @@ class MultiCSEConfig(NonLingSettings):
             )
         if self.cyclic and not self.nonling:
             raise ValueError(
-                f"method.cyclic={self.cyclic}: a cycle requires two modalities; set method.image or method.audio, or "
+                f"method.cyclic={self.cyclic}: a cycle requires two modalities; set method.image, audio or modalities, or "
                 "method.cyclic 0"
             )
 

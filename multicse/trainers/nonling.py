@@ -1,16 +1,20 @@
 """NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, plus a contrastive update on unrelated images or audio in every step.
 
-Images and audio pass through the transformer layers of the text encoder. Only the text encoder is exported.
+Images, audio and modalities of a user's own pass through the transformer layers of the text encoder. Only this encoder is
+exported.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import partial
+from operator import not_
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor, nn
 
-from multicse.data.settings import Mark, Settings
+from multicse.data.settings import Mark, Settings, by_name
 from multicse.data.streams.base import Batch
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from multicse.models.pooling import Head
@@ -22,32 +26,71 @@ from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 
 class PatchesConfig(Settings):
-    """Settings of the patch embeddings of one stream of images or audio."""
+    """Settings of the patch embeddings of one stream without text: samples in, tokens for the transformer out."""
 
-    SIZES: ClassVar[dict[str, str]]
-    """Settings of the stream -> settings of the update that must be equal to them."""
+    STREAM: ClassVar[str]
+    """Kind of the stream."""
+    TENSOR: ClassVar[str]
+    """Name of the samples in its batches, (B, V, ...): one view, which is encoded with two dropout masks, or two."""
+    SIZES: ClassVar[dict[str, str]] = {}
+    """Settings of the stream -> settings of the patches that must be equal to them."""
 
-    path: Annotated[str, Mark("place", ("auto",))] | None = None
-    """Folder or model ID of pretrained patch embeddings (ViT for images, AST for audio). If None, random initialisation."""
+    @abstractmethod
+    def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
+        """Return the module from samples (N, ...) to embeddings (N, tokens, hidden_size); the first one is [CLS]."""
 
-    def check_stream(self, name: str, recipe: RecipeParts) -> None:
-        """Raise ValueError if the recipe's stream `name` does not match."""
-        stream: Any = recipe.streams[name]
-        if not stream.is_a(name):
-            raise ValueError(f"streams.{name}.kind={stream.kind!r}: the method needs {name}; use the kind {name!r}")
+    @abstractmethod
+    def tokens(self, variant: Variant) -> int:
+        """Return the number of tokens per sample, with [CLS]."""
+
+    def check(self, hidden_size: int, variant: Variant) -> None:
+        """Raise ValueError, which starts with the name of the setting, if the patches cannot be built for this width."""
+
+    def check_stream(self, name: str, place: str, stream: Any) -> None:
+        """Raise ValueError if the stream does not match.
+
+        Args:
+            name: Name of the stream.
+            place: Path of these settings in the recipe.
+            stream: Settings of the stream.
+        """
+        if not stream.is_a(self.STREAM):
+            raise ValueError(f"streams.{name}.kind={stream.kind!r}: {place} needs a stream of the kind {self.STREAM!r}")
         for given, taken in self.SIZES.items():
             value, wanted = getattr(stream, given), getattr(self, taken)
             if value != wanted:
-                raise ValueError(
-                    f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; make both equal"
-                )
+                raise ValueError(f"streams.{name}.{given}={value} does not match {place}.{taken}={wanted}; make both equal")
+
+    def check_all(self, name: str, place: str, recipe: RecipeParts, encoder: Any, variant: Variant) -> None:
+        """Check the stream and, unless `encoder` is None, the patches. Raises ValueError, which names the setting.
+
+        Args:
+            name: Name of the stream.
+            place: Path of these settings in the recipe.
+            recipe: Recipe with the stream.
+            encoder: Configuration of the transformer.
+            variant: Variant of the method.
+        """
+        self.check_stream(name, place, recipe.streams[name])
+        if encoder is None:
+            return
+        width = patch_width(encoder, self.tokens(variant))
+        try:
+            self.check(width, variant)
+        except ValueError as error:
+            raise ValueError(f"{place}.{error}") from error
 
 
 class ImagePatchesConfig(PatchesConfig):
     """Settings of the patch embeddings of images (B, V, 3, image_size, image_size)."""
 
+    STREAM: ClassVar[str] = "image"
+    TENSOR: ClassVar[str] = "image"
     SIZES: ClassVar[dict[str, str]] = {"size": "image_size"}
 
+    path: Annotated[str, Mark("place", ("auto",))] | None = None
+    """Folder or model ID of a ViT, whose patch embeddings are taken; `auto`: the authors' choice. If None, random
+    initialisation."""
     image_size: int = Field(224, gt=0)
     """Side length of an image in pixels, equal to the stream's size."""
     patch_size: int = Field(16, gt=0)
@@ -66,8 +109,13 @@ class ImagePatchesConfig(PatchesConfig):
         check_image_patches(hidden_size, self.image_size, self.patch_size, self.path)
 
 
-class NonLingStreamConfig(PatchesConfig):
-    """Settings of the contrastive loss on one stream of images or audio."""
+class ModalityConfig(PatchesConfig):
+    """Settings of a modality: its patches, and the contrastive loss on its stream.
+
+    A subclass with a field `kind` is found by this name in `method.modalities` of a saved recipe.
+    """
+
+    plugin: ClassVar = ("modality", "kind")
 
     loss: Literal["supcon", "simclr"] = "supcon"
     """Contrastive loss. `supcon` uses class labels (in the form of the variant), `simclr` does not."""
@@ -76,24 +124,23 @@ class NonLingStreamConfig(PatchesConfig):
     weight: float = Field(0.05, ge=0)
     """Weight of the loss. It has almost no effect if the update has its own AdamW, which is scale-invariant [errata 2.5]."""
 
-    def check_stream(self, name: str, recipe: RecipeParts) -> None:
+    def check_stream(self, name: str, place: str, stream: Any) -> None:
         """Also raise ValueError if its views or labels do not match."""
-        super().check_stream(name, recipe)
-        stream: Any = recipe.streams[name]
+        super().check_stream(name, place, stream)
         if getattr(stream, "n_views", 1) > 2:
             raise ValueError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
-        if self.loss == "supcon" and stream.label is None:
+        if self.loss == "supcon" and getattr(stream, "label", None) is None:
             raise ValueError(
-                f"method.{name}.loss='supcon' requires class labels, but streams.{name}.label is None. Set it to the field "
-                f"of the class (cls), or set method.{name}.loss to 'simclr'."
+                f"{place}.loss='supcon' requires class labels, but streams.{name}.label is None. Set it to the field "
+                f"of the class (cls), or set {place}.loss to 'simclr'."
             )
 
 
-class ImageConfig(NonLingStreamConfig, ImagePatchesConfig):
+class ImageConfig(ModalityConfig, ImagePatchesConfig):
     """Settings of the image update; a sample has one or two views."""
 
 
-class AudioConfig(NonLingStreamConfig):
+class AudioConfig(ModalityConfig):
     """Settings of the audio update; spectrograms are (B, 1 or 2, frames, bins).
 
     The variants `paper` and `released` have randomly initialised patches of 24 x 24 without positions and normalisation (211
@@ -101,8 +148,12 @@ class AudioConfig(NonLingStreamConfig):
     [errata 2.2].
     """
 
+    STREAM: ClassVar[str] = "audio"
+    TENSOR: ClassVar[str] = "spectrogram"
     SIZES: ClassVar[dict[str, str]] = {"frames": "frames", "bins": "bins"}
 
+    path: Annotated[str, Mark("place")] | None = None
+    """Folder or model ID of an AST, whose patch embeddings are taken. If None, random initialisation."""
     weight: float = Field(0.01, ge=0)
     frames: int = Field(1024, gt=0)
     """Frames of 10 ms per spectrogram, equal to the stream's frames."""
@@ -132,7 +183,7 @@ class AudioConfig(NonLingStreamConfig):
         """Raise ValueError if the variant has no pretrained patches, or the patch embeddings cannot be built."""
         if self.path is not None and variant != "fixed":
             raise ValueError(
-                f"method.audio.path={self.path!r}: variant={variant!r} has no pretrained patches [errata 2.2]; omit the "
+                f"path={self.path!r}: variant={variant!r} has no pretrained patches [errata 2.2]; omit the "
                 "path, or use the variant 'fixed'"
             )
         check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
@@ -146,22 +197,29 @@ class AudioConfig(NonLingStreamConfig):
         return self.patch_size or (16 if variant == "fixed" else 24)
 
 
+AnyModality = Annotated[SerializeAsAny[ModalityConfig], BeforeValidator(partial(by_name, base=ModalityConfig))]
+
+
 class NonLingSettings(MethodConfig):
     """Settings that VisualCSE, AudioCSE and their combination share."""
 
     citations: ClassVar[tuple[str, ...]] = ("jian2022nonlinguistic",)
+    TAKEN: ClassVar[tuple[str, ...]] = ("text", "image", "audio")
+    """Names of streams and losses that a modality cannot have."""
 
     text: SimCSEConfig = SimCSEConfig()
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
+    modalities: dict[str, AnyModality] = Field({}, exclude_if=not_)
+    """Further modalities by the names of their streams, each with your own class (docs/how-to/custom-modality.md)."""
     summed: bool = False
     """If True, one update for the weighted sum of all losses (eq. 1). If False, one update per stream (Algorithm 1)."""
 
     @property
-    def nonling(self) -> dict[str, ImageConfig | AudioConfig]:
+    def nonling(self) -> dict[str, ModalityConfig]:
         """Settings of the streams other than text, by name."""
-        both = {"image": self.image, "audio": self.audio}
-        return {name: stream for name, stream in both.items() if stream is not None}
+        every = {"image": self.image, "audio": self.audio, **self.modalities}
+        return {name: modality for name, modality in every.items() if modality is not None}
 
     def updates(self) -> dict[str, tuple[str, ...]]:
         """Return one update per stream, or a single one if `summed`.
@@ -177,15 +235,20 @@ class NonLingSettings(MethodConfig):
         """Return the embeddings of the text."""
         return self.text.vectors()
 
+    def check_settings(self) -> None:
+        """Check that modalities have names that streams, losses and modules can have."""
+        for name in self.modalities:
+            if name in self.TAKEN or not name.isidentifier() or hasattr(nn.ModuleDict, name):
+                raise ValueError(
+                    f"method.modalities.{name}: the name is taken, or is no word of letters, digits and _; choose another"
+                )
+
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Check the streams, and that the encoder accepts patches."""
         self.text.check(recipe, encoder, "method.text.supervised")
-        for name, config in self.nonling.items():
-            config.check_stream(name, recipe)
-        if encoder is None:
-            return
-        for config in self.nonling.values():
-            config.check(patch_width(encoder, config.tokens(self.variant)), self.variant)
+        for name, modality in self.nonling.items():
+            place = f"method.modalities.{name}" if name in self.modalities else f"method.{name}"
+            modality.check_all(name, place, recipe, encoder, self.variant)
 
     def build(self, encoder: TextEncoder) -> NonLingCSE:
         """Return NonLing-CSE with `encoder`."""
@@ -219,28 +282,26 @@ class NonLingCSEConfig(NonLingSettings):
 
 
 class NonLingCSE(SimCSE):
-    """NonLing-CSE on the streams ``text`` and ``image``, ``audio`` or both; the loss `supcon` needs their ``label`` (B,)."""
-
-    FIELDS = {"image": "image", "audio": "spectrogram"}
+    """NonLing-CSE on the stream ``text`` and those of the modalities; the loss `supcon` needs their ``label`` (B,)."""
 
     def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
         super().__init__(encoder, config.text)
         self.config = config
         self.patches = nn.ModuleDict(
-            {name: stream.patches(patch_width(encoder.config), config.variant) for name, stream in config.nonling.items()}
+            {name: one.patches(patch_width(encoder.config), config.variant) for name, one in config.nonling.items()}
         )
         self.heads = nn.ModuleDict({name: Head(encoder.hidden_size) for name in config.nonling})  # `image_mlp`
 
     @property
     def loss_weights(self) -> dict[str, float]:
         """Return the weights of the streams other than text."""
-        return {name: stream.weight for name, stream in self.config.nonling.items()}
+        return {name: modality.weight for name, modality in self.config.nonling.items()}
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Return ``views`` (B, V, d) after the head of the stream."""
         if stream == "text":
             return super().encode(stream, batch)
-        views = batch[self.FIELDS[stream]]
+        views = batch[self.config.nonling[stream].TENSOR]
         views = views.expand(-1, 2, *views.shape[2:]) if views.shape[1] == 1 else views  # two dropout masks
         tokens = self.sentence_encoder.outputs(patches=self.patches[stream](views.flatten(0, 1))).tokens
         cls = tokens[:, -1 if self.sentence_encoder.causal else 0]  # the token that all patches reach

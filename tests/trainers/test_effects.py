@@ -28,6 +28,9 @@ from tests.trainers.effects import Setting, observed, others, settings
 from tests.worlds import recipes
 
 SHOWN: dict[str, dict[str, str]] = {
+    "examples/test_new_modality.py": {
+        "NonLingSettings.modalities": "modalities_are_added_to_the_methods_with_images",
+    },
     "data/streams/test_triplets.py": {
         "TripletTextStream.on_bad_sample": "sentences_without_a_candidate_are_skipped_and_counted",
         "TripletTextStream.without_candidate": "sentences_without_a_candidate_are_skipped_and_counted",
@@ -114,7 +117,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "SimCSEConfig.hard_negative_log_weight": "supervised_simcse_weights_a_samples_own_contradiction",
         "NonLingSettings.summed": "updates",
         "MultiCSEConfig.summed": "updates",
-        "PatchesConfig.path": "image_patches_are_vit_embeddings",
+        "ImagePatchesConfig.path": "image_patches_are_vit_embeddings",
+        "AudioConfig.path": "audio_patches_from_an_ast_folder",
     },
     "trainers/test_mocoutrl.py": {
         "MoCoUTRLConfig.mean_with_padding": "disagree_6_3_released_mean_counts_padding",

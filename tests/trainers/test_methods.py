@@ -188,7 +188,7 @@ def test_audio_patches_of_each_variant() -> None:
         tile = spectrogram[0, 48:72, 24:48].T  # mel bins are the rows: patch row 1, column 2 of 42
         expected = (tile * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
         close(patches(spectrogram)[0, 1 + 42 + 2, 3], expected)
-        with pytest.raises(ValueError, match=r"method\.audio\.path='ast'"):
+        with pytest.raises(ValueError, match=r"^path='ast'"):
             AudioConfig(path="ast").check(8, variant)
     patches = AudioConfig().patches(8, "fixed")
     assert isinstance(patches, AudioPatches) and patches.positions is not None
@@ -210,7 +210,7 @@ def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:
     theirs = ast.embeddings(x)
     ours = AudioPatches(8, 12, 8, 4, path=str(tmp_path))(x)
     close(ours, theirs[:, [0, *range(2, theirs.shape[1])]])  # all but the distillation token
-    with pytest.raises(ValueError, match=r"method\.audio\.path"):
+    with pytest.raises(ValueError, match=r"^path: "):
         AudioConfig(path=str(tmp_path), frames=12, bins=8, patch_size=4).check(16, "fixed")
 
 

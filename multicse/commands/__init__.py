@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
@@ -14,8 +15,16 @@ from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 from tyro.constructors._struct_spec_dataclass import dataclass_rule
 
+from multicse.trainers.engine.progress import announce
+
 RULES = ConstructorRegistry()
 """Rules by which tyro reads the options of commands; `options` reads settings of recipes."""
+
+
+def announce_imports() -> None:
+    """Say that the libraries are loaded next, which takes seconds, or a minute on a busy machine; not a second time."""
+    if "transformers" not in sys.modules:
+        announce("Loading torch and transformers")
 
 
 def read_options(kind: Any, argv: Sequence[str] | None, **settings: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multicse.commands import read_options
+from multicse.commands import announce_imports, read_options
 from multicse.data import tables
 from multicse.data.errors import DataError, cli_errors
 from multicse.data.pack import BLANK
@@ -176,6 +176,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     Raises:
         ValueError: If the pipeline, the recipe or its input does not exist.
     """
+    announce_imports()
     from multicse.commands.api import write_inputs
     from multicse.commands.cli import parse
     from multicse.commands.registry import load

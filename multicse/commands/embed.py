@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from multicse.commands import read_options
+from multicse.commands import announce_imports, read_options
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_urls import absolute, parent
 from multicse.data.shard_writer import left_out_lines, locked
@@ -117,6 +117,7 @@ def embed(model: str | Path, data: str | Path | Sequence[str | Path], out: str |
 
 def run(arguments: Arguments) -> Manifest:
     """Embed what the arguments name; see `embed`."""
+    announce_imports()
     from multicse.evaluation.vectors import STORED, Embedder, How, finished, parts_of, what_of
     from multicse.trainers.engine.cluster import quiet
 

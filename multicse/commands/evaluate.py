@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from multicse import plugins
-from multicse.commands import read_options
+from multicse.commands import announce_imports, read_options
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import Model, load_for, parse
@@ -93,9 +93,10 @@ def run(arguments: Arguments) -> Outcome:
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
     _check_used(arguments)
+    announce_imports()
     from multicse.trainers.engine.cluster import quiet
 
-    quiet()  # imports transformers, which takes seconds
+    quiet()
     tasks = registry.choose(arguments.tasks, arguments.data, arguments.seed)
     if arguments.worst and not any(isinstance(task, PairTask) for task in tasks):
         raise EvaluationError("--worst: none of the tasks has rated pairs; add one, or leave --worst out")

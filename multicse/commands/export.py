@@ -15,7 +15,7 @@ import tyro
 if TYPE_CHECKING:
     from multicse.models.sentence_encoder import CardText
 
-from multicse.commands import read_options
+from multicse.commands import announce_imports, read_options
 from multicse.data.errors import cli_errors
 from multicse.trainers.recipe import Recipe
 
@@ -63,6 +63,7 @@ def export(arguments: Arguments) -> Path:
         ExportError: If `out` exists (with `overwrite`: if it is not an export), or if the saved model and the checkpoint
             compute different embeddings.
     """
+    announce_imports()
     from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
     from multicse.trainers.engine.export import check_hub, fit_of, push, write_export
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from multicse.commands import options, read_options
+from multicse.commands import announce_imports, options, read_options
 from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import DataError
 from multicse.data.pack import UNUSABLE, files_below, files_of, folder_files, named_rows, table_rows, text_lines
@@ -246,6 +246,7 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
 
 
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:
+    announce_imports()
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)

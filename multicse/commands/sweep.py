@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from multicse.commands import read_options, registry
+from multicse.commands import announce_imports, read_options, registry
 from multicse.commands.api import load_recipe, write_inputs
 from multicse.commands.cli import mlflow_ui, parse, refuse_unused
 from multicse.data.errors import cli_errors, command, did_you_mean
@@ -146,6 +146,7 @@ def sweep(
 def _run(search: Sweep, folder: Path) -> int:
     """Run a sweep and return the exit code."""
     # Imported here, so that --help does not wait for Ray.
+    announce_imports()
     from multicse.trainers.engine.cluster import quiet
 
     if not search.recipe.run.verbose:

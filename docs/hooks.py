@@ -235,7 +235,7 @@ def limits() -> str:
 
 
 def errors() -> str:
-    """Return tables of refused settings, commands and data with parts of the messages, and of Ray's errors."""
+    """Return tables of refused settings, commands, data and tasks with parts of the messages, and of Ray's errors."""
     from multicse.trainers.engine.ray_start import BUSY, CAUSES, UNANSWERED
 
     listed = tomllib.loads((ROOT / "docs/reference/errors.toml").read_text())
@@ -244,25 +244,31 @@ def errors() -> str:
         for entry in listed["setting"]
         for message in [refused_setting(entry["recipe"], entry["set"]).replace("`", "'")]
     )
-    commands = (
-        (f"`multicse {entry['run']}`", " … ".join(f"`{part}`" for part in entry["message"])) for entry in listed["command"]
-    )
-    data = (
-        (
-            f"`{entry.get('open') or next(iter(entry['files']))}`",
-            "<br>".join(f"`{name}`: `{text[:60]!r}`".replace("|", "\\|") for name, text in entry["files"].items()),
-            " … ".join(f"`{part}`" for part in entry["message"]),
-        )
-        for entry in listed["data"]
+    commands = ((f"`multicse {entry['run']}`", _parts(entry["message"])) for entry in listed["command"])
+    data, tasks = (
+        [
+            (f"`{entry.get(what) or next(iter(entry['files']))}`", _contents(entry["files"]), _parts(entry["message"]))
+            for entry in listed[kind]
+        ]
+        for kind, what in (("data", "open"), ("task", "task"))
     )
     causes = ((f"`{re.sub('{(.*?)}', lambda fact: fact[1].upper(), cause.text)}`",) for cause in (*CAUSES, UNANSWERED, BUSY))
     parts = {
         "Settings": table(("recipe", "changed to", "message"), refused),
         "Commands": table(("command", "the message contains"), commands),
         "Data": table(("opened", "files", "the message contains"), data),
+        "Tasks": table(("task", "files", "the message contains"), tasks),
         "Ray does not start": table(("message",), causes),
     }
     return "\n".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
+
+
+def _contents(files: dict[str, str]) -> str:
+    return "<br>".join(f"`{name}`: `{text[:60]!r}`".replace("|", "\\|") for name, text in files.items())
+
+
+def _parts(message: list[str]) -> str:
+    return " … ".join(f"`{part}`" for part in message)
 
 
 def refused_setting(name: str, changes: dict[str, Any]) -> str:

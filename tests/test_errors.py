@@ -20,9 +20,12 @@ from docs.hooks import refused_setting
 from multicse.commands import registry, run
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.checks import check_cluster, check_recipe
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
+from tests.evaluation.paired_helpers import image_shards
 
 ERRORS = tomllib.loads((ROOT / "docs/reference/errors.toml").read_text())
 
@@ -87,16 +90,32 @@ def test_a_wrong_command_names_setting_and_remedy(
     assert [part for part in entry["message"] if part not in text] == [], text
 
 
+def write(files: dict[str, str]) -> None:
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(text.encode("latin-1"))
+
+
 @pytest.mark.parametrize("entry", ERRORS["data"], ids=lambda entry: entry.get("open") or str(entry["files"])[:60])
 def test_data_that_cannot_be_read_is_named_with_the_remedy(
     entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in entry["files"].items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(text.encode("latin-1"))
+    write(entry["files"])
     with pytest.raises(DataError) as refused:
         ShardSet.open(entry.get("open") or next(iter(entry["files"])))
+    assert [part for part in entry["message"] if part not in str(refused.value)] == [], refused.value
+
+
+@pytest.mark.parametrize("entry", ERRORS["task"], ids=lambda entry: f"{entry['task']} {entry['message'][-1]}")
+def test_a_task_that_cannot_be_read_is_named_with_the_remedy(
+    entry: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(entry["files"])
+    image_shards(Path("images"), [["c0"], ["c1"]])
+    with pytest.raises(EvaluationError) as refused:
+        make_tasks([entry["task"]], entry.get("data"))
     assert [part for part in entry["message"] if part not in str(refused.value)] == [], refused.value
 
 

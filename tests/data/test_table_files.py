@@ -191,19 +191,3 @@ def test_bad_files(name: str, content: bytes | None, where: str, tmp_path: Path)
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=where):
         list(read_lines(tmp_path / name))
-
-
-@pytest.mark.parametrize(
-    ("content", "where"),
-    [
-        ("", "label"),
-        ("lable\ttext\n", "'label'. Did you mean 'lable'"),
-        ("label\tother\n", "'text'"),
-        ("label\tlabel\ttext\n", "two columns"),
-        ("label\ttext\na\n", "line 2"),
-    ],
-)
-def test_bad_tables(content: str, where: str, tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text(content)
-    with pytest.raises(DataError, match=where):
-        list(read_rows(tmp_path / "a.tsv", ("label",), ("text", "sentence")))

@@ -18,8 +18,6 @@ from multicse.data.shard_writer import UnpackedSample
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode
 from multicse.data.text_files import text_of
-from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError
 
 TEXTS: list[tuple[Any, str]] = [
     ("a text", "a text"),
@@ -77,15 +75,3 @@ def test_captions_are_texts(tmp_path: Path) -> None:
     assert isinstance(bad, RawSample)
     with pytest.raises(DecodeError, match="is not UTF-8"):
         decode.captions(bad.fields, "k")
-
-
-def test_a_task_takes_the_same_texts(tmp_path: Path) -> None:
-    def made(first: list[Any]) -> Any:
-        columns = {"sentence1": pa.array(first), "sentence2": ["x", "y", "z"], "score": [1, 2, 3]}
-        pq.write_table(pa.table(columns), tmp_path / "test.parquet")
-        return make_tasks([f"hub:{tmp_path}:test"])[0]
-
-    assert made([b"a", b"b", b"c"]).pairs.first == ("a", "b", "c")
-    for first, said in ([["a"]] * 3, "row 0, sentence1 is list"), (["a", "b", None], "row 2: a sentence is empty"):
-        with pytest.raises(EvaluationError, match=said):
-            made(first)

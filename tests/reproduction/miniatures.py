@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import openpyxl
 
 from tests.data.packing import png
+from tests.evaluation.evaluation_helpers import sentence
 from tests.worlds import sound
 
 Seen = tuple[Any, str | None, bytes | None]
@@ -24,6 +26,35 @@ def put(folder: Path, files: Mapping[str, str | bytes]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def senteval(folder: Path) -> Path:
+    """Write all seven datasets, small: sentences with "dog" are class 1, sentences with "cat" class 0."""
+    rng = random.Random(0)
+
+    def lines(word: str, form: str = "{}", count: int = 12) -> str:
+        return "".join(form.format(f"{word} {sentence(rng, 5)} {word}") + "\n" for _ in range(count))
+
+    def both(one: str, zero: str) -> str:
+        return lines("dog", one) + lines("cat", zero)
+
+    files: dict[str, str | bytes] = {}
+    for one, zero in (
+        ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
+        ("CR/custrev.pos", "CR/custrev.neg"),
+        ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
+        ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
+    ):
+        files |= {one: lines("dog"), zero: lines("cat")}
+    for part in ("train", "dev", "test"):
+        files[f"SST/binary/sentiment-{part}"] = both("{}\t1", "{}\t0")
+    for name in ("train_5500", "TREC_10"):
+        files[f"TREC/{name}.label"] = both("HUM:ind {}", "LOC:city {}")
+    for part in ("train", "test"):
+        pairs = both("1\t1\t2\tthe man runs\t{}", "0\t1\t2\tthe man runs\t{}")
+        files[f"MRPC/msr_paraphrase_{part}.txt"] = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs
+    put(folder, files)
+    return folder
 
 
 def wav(number: int, kind: str = "wav") -> bytes:

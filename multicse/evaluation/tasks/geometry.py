@@ -128,14 +128,14 @@ class PairedGeometryTask(PairedTask):
         if len(distinct) < 2:
             raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity needs two different ones")
         texts, different, first = look_up(encoder, captions, distinct, pairs.first)
-        gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())
         metrics = {
             "alignment": alignment(items[owners], texts),
             "text_uniformity": uniformity(different),
             f"{self.samples.modality}_uniformity": uniformity(items),
             "cross_uniformity_cyclip": cross_uniformity_cyclip(items, first),
-            "modality_gap": float(gap),
         }
+        gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())
+        metrics["modality_gap"] = float(gap)
         return Score(metrics, {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct)})
 
 

@@ -318,12 +318,12 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
     try:
         # Streaming reads a folder without a copy in the cache.
         loaded = load_dataset(str(folder) if folder.is_dir() else name, config, split=split, streaming=folder.is_dir())
+        rows = list(loaded)  # reads a folder
     except Exception as error:  # the library raises a dozen kinds: no network, no dataset, no split, a script, a bad file
         raise EvaluationError(
             f"{title}: cannot load the split {split} of {name}: {str(error).rstrip('.')}. A local copy works too: `hf "
             f"download --repo-type dataset NAME --local-dir DIR`, then hub:DIR:{split}"
         ) from error
-    rows = list(loaded)
     columns = list(loaded.column_names or (rows[0] if rows else ()))
     score, first, second = (next((c for c in known if c in columns), None) for known in (SCORES, FIRST, SECOND))
     if score is None or first is None or second is None:

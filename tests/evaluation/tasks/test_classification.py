@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.data.errors import DataError
-from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import EvaluationError, encode_once
+from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.classification import PARTS, ClassificationTask, Labelled, Row, read_labelled, score
 from tests.evaluation.evaluation_helpers import WORDS, Bag, sentence
 
@@ -94,37 +92,3 @@ def test_a_second_sentence_counts(tmp_path: Path) -> None:
     data = read_labelled(write(tmp_path / "rte.tsv", rows, ("premise", "label", "hypothesis")))
     assert {(row.text, row.second) for part in data.parts.values() for row in part} == {(a, b) for a, _, b in rows}
     assert ClassificationTask("rte", data).score(Bag(32)).metrics["accuracy"] > 90
-    with pytest.raises(EvaluationError, match="pairs"):
-        make_tasks([f"geometry:{tmp_path / 'rte.tsv'}"])
-
-
-GOOD = examples(40)
-
-
-@pytest.mark.parametrize(
-    ("rows", "header", "message"),
-    [
-        ([*GOOD, ("rare", "x")], ("label", "text"), "'rare'"),
-        ([(*row, "x", "x") for row in GOOD], ("label", "text", "sentence1", "sentence2"), "keep one or two"),
-        ([(*row, "") for row in GOOD], ("label", "sentence1", "sentence2"), "bad.tsv, line 2"),
-        ([(*row, "trian") for row in GOOD], ("label", "text", "split"), "Did you mean 'train'"),
-        (
-            [*((*row, part) for part in PARTS for row in examples(10)), ("about dogs", "dogs", "test")],
-            ("label", "text", "split"),
-            "bad.tsv, line 32",
-        ),
-    ],
-    ids=["rare class", "three sentences", "half a pair", "unknown part", "not in train"],
-)
-def test_bad_files(rows: list[Example], header: Example, message: str, tmp_path: Path) -> None:
-    with pytest.raises((EvaluationError, DataError), match=message):
-        read_labelled(write(tmp_path / "bad.tsv", rows, header))
-
-
-@pytest.mark.parametrize(("part", "rows"), [("dev", examples(1)), ("test", examples(4, ("cat",)))])
-def test_a_part_that_tells_nothing_apart(part: str, rows: list[Example], tmp_path: Path) -> None:
-    parts = {"train": examples(20), "dev": examples(6), "test": examples(6)} | {part: rows}
-    written = [(*row, name) for name, own in parts.items() for row in own]
-    path = write(tmp_path / "x.tsv", written, ("label", "text", "split"))
-    with pytest.raises(EvaluationError, match=f"the {part} part"):
-        ClassificationTask("x", read_labelled(path))

@@ -162,6 +162,8 @@ def test_one_item_in_all_samples_is_told(tmp_path: Path) -> None:
     folder = image_shards(tmp_path, [["c1"], ["c2"]], content=("png", lambda i: picture(1)))
     with pytest.raises(EvaluationError, match="all 2 samples are the same image"):
         RetrievalTask("x", folder).score(Coded())
+    with pytest.raises(EvaluationError, match="task x: the shards contain 1 item"):
+        RetrievalTask("x", image_shards(tmp_path / "one", [["c0"]]))
 
 
 def test_shared_texts_against_a_naive_version(tmp_path: Path) -> None:
@@ -191,9 +193,6 @@ def test_options_of_a_name(tmp_path: Path) -> None:
     metrics = task.score(Coded()).metrics
     assert metrics["mean_map10"] == (metrics["image_to_text_map10"] + metrics["text_to_image_map10"]) / 2
     assert absolute("retrieval:x?shared=true").endswith("/x?shared=true")
-    for option in ("primary=map10", "primary=audio_to_text_r1", "shared=perhaps", "share=true"):
-        with pytest.raises(EvaluationError, match=option.split("=")[0]):
-            make_tasks([f"retrieval:{shards}?{option}"])
 
 
 @pytest.mark.parametrize(
@@ -205,16 +204,6 @@ def test_bad_samples_are_named(tmp_path: Path, change: dict[str, bytes]) -> None
     folder = image_shards(tmp_path, [["c0"], [], ["c2"]], change={1: change})
     with pytest.raises(EvaluationError, match=r"task x: shard x-000: .*sample '0001'"):
         RetrievalTask("x", folder).score(Coded())
-
-
-def test_bad_shards_and_encoders(tmp_path: Path) -> None:
-    for place in (tmp_path / "absent", image_shards(tmp_path / "one", [["c0"]])):
-        with pytest.raises(EvaluationError, match="task x"):
-            RetrievalTask("x", place)
-    task = RetrievalTask("x", image_shards(tmp_path / "two", [["c0"], ["c1"]]))
-    for encoder in (Coded(broken=1), Coded(narrow=True)):
-        with pytest.raises(EvaluationError):
-            task.score(encoder)
 
 
 # -------------------------------------------------------------------------------------------------------- validation loss
@@ -239,12 +228,8 @@ def test_batches_against_torch(tmp_path: Path, make: Any) -> None:
     assert set(evaluate(tasks, Table(items, texts, 7.0))) == {task.name for task in tasks}
     with pytest.raises(EvaluationError, match="'contrastive:pairs'"):
         make_tasks([f"contrastive:{shards}", f"contrastive:{shards}?batch=80"])
-    for encoder in (Coded(), Table(items, texts[:, :2], 7.0)):
-        with pytest.raises(EvaluationError):
-            tasks[0].score(encoder)
-    for option in ("batch=1", "batch=many", "size=3"):
-        with pytest.raises(EvaluationError, match=option.split("=")[0]):
-            make_tasks([f"contrastive:{shards}?{option}"])
+    with pytest.raises(EvaluationError, match="the encoder has no logit scale"):
+        tasks[0].score(Coded())
 
 
 def test_read_captions(tmp_path: Path) -> None:

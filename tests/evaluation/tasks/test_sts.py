@@ -17,7 +17,7 @@ from scipy import stats
 
 from multicse.evaluation.registry import available, make_tasks
 from multicse.evaluation.report import evaluate
-from multicse.evaluation.task import EvaluationError, embed
+from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import sts
 from multicse.evaluation.tasks.sts import Pairs, PairTask
 from multicse.reproduction.tasks.senteval import SUBSETS
@@ -34,7 +34,7 @@ def triples(pairs: Pairs) -> list[tuple[float, str, str]]:
     return [*zip(pairs.gold, pairs.first, pairs.second, strict=True)]
 
 
-def test_agrees_with_a_naive_implementation(tmp_path: Path) -> None:
+def test_agrees_with_a_naive_implementation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = rated(90)
     subsets = ("u", "v", "v", "w", "w", "w")  # of unequal sizes, so that mean and weighted mean differ
     write_raw(tmp_path / "STS16.raw.tsv", rows, subsets)
@@ -50,17 +50,9 @@ def test_agrees_with_a_naive_implementation(tmp_path: Path) -> None:
         want[f"{metric}_wmean"] = float(np.average(parts, weights=[15, 30, 45]))
     assert got == pytest.approx(want, abs=1e-9)
     assert len({round(v, 6) for v in want.values()}) == 6  # the six are different numbers here
-
-
-def test_each_distinct_sentence_is_encoded_once_and_in_one_call(tmp_path: Path) -> None:
-    rows = rated(40)
-    write_raw(tmp_path / "STSB.dev.raw.tsv", rows + rows)
-    write_raw(tmp_path / "SICK.trial.raw.tsv", rows[:20] + rated(5, seed=1))
-    bag = Bag()
-    evaluate(make_tasks(["stsb-dev", "sickr-dev", "stsb-dev-geometry"], tmp_path), bag)
-    assert bag.calls == 1
-    assert len(bag.seen) == len(set(bag.seen))
-    assert set(bag.seen) == {text for row in rows + rated(5, seed=1) for text in row[1:]}
+    with caplog.at_level(logging.WARNING):
+        assert sts.correlations("toy", np.ones(3), np.arange(3)) == {"spearman": 0, "pearson": 0}
+    assert "task toy" in caplog.text
 
 
 def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
@@ -107,36 +99,6 @@ def test_real_sets_have_their_published_sizes_in_both_layouts(datasets: Path) ->
     assert available(folders[0]) == available(folders[1]) == found
 
 
-def test_a_collapsed_encoder_scores_zero_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    class Collapsed:
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.ones((len(items), 4))
-
-    pairs = PairTask("toy", Pairs(("a", "b", "c"), ("d", "e", "f"), (1.0, 2.0, 3.0), ("s",) * 3))
-    with caplog.at_level(logging.WARNING):
-        assert set(pairs.score(Collapsed()).metrics.values()) == {0.0}
-    assert "task toy" in caplog.text
-
-
-def test_nan_embedding_names_the_sentence(tmp_path: Path) -> None:
-    class Broken(Bag):
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            vectors = super().encode(items)
-            vectors[items.index("the red dog")] = np.nan
-            return vectors
-
-    write_raw(tmp_path / "STS12.raw.tsv", [*rated(5), ("1", "the red dog", "a cat")])
-    with pytest.raises(EvaluationError, match="the red dog"):
-        task("sts12", tmp_path).score(Broken())
-
-
-@pytest.mark.parametrize(("text", "message"), [("1\ta\tb\nhigh\tc\td\n", "line 3"), ("\ta\tb\n\tc\td\n", "2 have none")])
-def test_files_without_ratings(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "STS13.raw.tsv").write_text("score\tsentence1\tsentence2\n" + text)
-    with pytest.raises(EvaluationError, match=message):
-        make_tasks(["sts13"], tmp_path)
-
-
 # ----------------------------------------------------------------------------------------------------- sets of one's own
 
 
@@ -169,8 +131,6 @@ def test_semeval_files_and_folders(tmp_path: Path) -> None:
     assert triples(one.pairs) == [(float(s), a, b) for s, a, b in unrated[1:]]
     assert (one.name, set(one.pairs.subset), one.pairs.skipped) == ("track5.en-en", {"track5.en-en"}, 1)
     assert (both.name, both.pairs.subset) == ("spanish-2014", ("track5.en-en",) * 12 + ("wikipedia",) * 8)
-    with pytest.raises(EvaluationError):
-        pair_task(tmp_path)
 
 
 def test_lee_is_split_by_document_and_needs_no_data_folder() -> None:
@@ -212,13 +172,7 @@ def test_a_dataset_in_a_folder(tmp_path: Path, names: str) -> None:
     assert (dev.name, len(dev.pairs)) == ("my-set-validation", 7)
 
 
-def test_bad_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EvaluationError, match="needs two columns of sentences"):
-        hub_pairs(str(write(tmp_path / "premises", "test", records("score premise sentence2"))))
-    folder = write(tmp_path / "set", "train", records("score sentence1 sentence2"))
-    for spec in (str(folder), "someone/no-such-set", "", "a:b:c:d", "a::test"):
-        with pytest.raises(EvaluationError):
-            hub_pairs(spec)
+def test_without_the_library_the_hub_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(EvaluationError, match="pip install datasets"):
         hub_pairs("mteb/sts12-sts")
@@ -235,12 +189,3 @@ def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, as
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert hub_pairs(spec).name == "-".join(["set", *filter(None, asked)])
-
-
-def test_an_encoder_with_too_few_vectors_is_refused() -> None:
-    class Short:
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.ones((len(items) - 1, 2))
-
-    with pytest.raises(EvaluationError, match=r"returned shape \(1, 2\) for 2 items"):
-        embed(Short(), ["a", "b"])

@@ -1,4 +1,4 @@
-"""MkDocs hook: reference pages are filled from the code, and links to files outside the site become plain names.
+"""MkDocs hook: reference pages are filled from the code, files of the repository that pages link are shown, tests are not.
 
 A line ``<!-- generated: NAME -->`` of a page is replaced by the Markdown that the function of this name returns.
 """
@@ -20,6 +20,7 @@ from typing import Any, get_args, get_origin
 from unittest import mock
 
 import griffe
+from mkdocs.structure.files import File, InclusionLevel
 from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,10 +28,43 @@ WIDTH = "78"
 """Columns of the help texts."""
 
 
+SHOWN = "files"
+"""Folder of the site with a page for each file of the repository that is linked."""
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for each text file of the repository that a page links and the site does not contain."""
+    known = {file.src_uri for file in files}
+    linked = {
+        place
+        for file in files
+        if file.is_documentation_page() and file.inclusion.is_included()
+        for _, target in LINK.findall(file.content_string)
+        for place in [target_of(target, file.src_uri)]
+        if place.removeprefix("docs/") not in known and (ROOT / place).is_file()
+    }
+    for place in sorted(linked):
+        content = shown(place, (ROOT / place).read_text(encoding="utf-8"))
+        files.append(File.generated(config, f"{SHOWN}/{place}.md", content=content, inclusion=InclusionLevel.NOT_IN_NAV))
+    return files
+
+
+def shown(place: str, text: str) -> str:
+    """Return the page of a file, which the search leaves out."""
+    language = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".json": "json"}.get(Path(place).suffix, "text")
+    return f"---\nsearch: {{exclude: true}}\n---\n# {place}\n\n``````{language}\n{text}``````\n"
+
+
+def target_of(link: str, page: str) -> str:
+    """Return the path of a link's target in the repository, whether it exists or not."""
+    return os.path.normpath(Path("docs", page).parent / link.partition("#")[0])
+
+
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
-    """Fill the generated parts of a page, and unlink files of the repository that the site does not contain."""
+    """Fill the generated parts of a page, and adapt its links and tables to the site."""
     known = {file.src_uri for file in files if file.inclusion.is_included()}
-    return inside_the_site(filled(markdown), page.file.src_uri, known)
+    return without_tests(inside_the_site(filled(markdown), page.file.src_uri, known))
 
 
 def filled(markdown: str) -> str:
@@ -39,14 +73,28 @@ def filled(markdown: str) -> str:
 
 
 def inside_the_site(markdown: str, page: str, known: set[str]) -> str:
-    """Replace links to existing files and folders that are not among the pages `known` by their text."""
+    """Replace links to existing files and folders that the site does not contain.
+
+    A link leads to the page that shows the file if it is among the pages `known`; otherwise its text is left.
+    """
 
     def kept(found: re.Match[str]) -> str:
-        place = os.path.normpath(Path("docs", page).parent / found[2].partition("#")[0])
-        outside = place.removeprefix("docs/") not in known and (ROOT / place).exists()
-        return found[1] if outside else found[0]
+        place = target_of(found[2], page)
+        if place.removeprefix("docs/") in known or not (ROOT / place).exists():
+            return found[0]
+        there = os.path.relpath(f"{SHOWN}/{place}.md", Path(page).parent)
+        return f"[{found[1]}]({there})" if f"{SHOWN}/{place}.md" in known else found[1]
 
-    return re.sub(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)\s]+)\)", kept, markdown)
+    return LINK.sub(kept, markdown)
+
+
+def without_tests(markdown: str) -> str:
+    """Return a page whose tables lack their last column if its head is ``test``: the tests are for developers."""
+    lines, dropping = [], False
+    for line in markdown.split("\n"):
+        dropping = line.startswith("|") and (dropping or line.endswith("| test |"))
+        lines.append(re.sub(r"(?<=[|])(\\[|]|[^|])*[|]\s*$", "", line) if dropping else line)
+    return "\n".join(lines)
 
 
 def table(header: Iterable[str], content: Iterable[Iterable[str]]) -> str:

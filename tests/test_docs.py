@@ -158,8 +158,13 @@ def test_every_variable_of_the_environment_is_described(reference: dict[str, str
     assert len(named) > 15 and sorted(name for name in named - {"PYTHONPATH"} if f"`{name}`" not in page) == []
 
 
-def test_links_that_leave_the_site_become_text() -> None:
+def test_links_that_leave_the_site_show_the_file_or_become_text() -> None:
     text = "[a](../../cluster.yaml) [b](training.md#x) [c](https://x.org) [d](nowhere.md) [e](#f) [g](../dev/log.md)"
-    known = {"how-to/cluster.md", "how-to/training.md"}
-    expected = "a [b](training.md#x) [c](https://x.org) [d](nowhere.md) [e](#f) g"
+    known = {"how-to/cluster.md", "how-to/training.md", "files/cluster.yaml.md"}
+    expected = "[a](../files/cluster.yaml.md) [b](training.md#x) [c](https://x.org) [d](nowhere.md) [e](#f) g"
     assert hooks.inside_the_site(text, "how-to/cluster.md", known) == expected
+
+
+def test_the_site_leaves_out_columns_of_tests() -> None:
+    text = "a | test |\n\n| x | test |\n|---|---|\n| `a\\|b` | `c\\|d` |\n| e | |\n\n| y | text |\n| f | g |\n"
+    assert hooks.without_tests(text) == "a | test |\n\n| x |\n|---|\n| `a\\|b` |\n| e |\n\n| y | text |\n| f | g |\n"

@@ -69,7 +69,7 @@ def first(plan: Iterator[Window], samples: int) -> list[Window]:
     ("segments", "window", "share"), [(1, 8, 1), (2, 5, 4), (3, 1, 1), (5, 100, 7), (54, 2, 1), (2, 8, 26), (1, 9, 30)]
 )
 def test_equals_the_naive_version(segments: int, window: int, share: int) -> None:
-    for segment in range(segments):
+    for segment in {0, segments // 2, segments - 1}:
         got = flat(plan(segment, segments, window, samples=300, share=share))
         assert len(got) >= 300
         assert got == naive_stream(COUNTS, segment, segments, window, segments * 7 + 1, share)[: len(got)]

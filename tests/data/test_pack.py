@@ -25,12 +25,8 @@ def pictures(tmp_path: Path) -> Path:
 # ------------------------------------------------------------------------------------------------------------------ texts
 
 
-@pytest.mark.parametrize("zipped", [False, True])
-def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = write_text(tmp_path / "wiki.txt")
-    if zipped:
-        text = tmp_path / "wiki.txt.gz"
-        text.write_bytes(gzip.compress((tmp_path / "wiki.txt").read_bytes()))
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me", "--language", "de"]
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out

@@ -22,7 +22,7 @@ TABLES = st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELL, min_siz
 UNQUOTED = {"\n": "\r", "\r\n": r"\b\B", "\r": "\n"}
 """Line ends in a cell for which csv does not quote it, by the line end of the rows."""
 ENDS = st.sampled_from(sorted(UNQUOTED))
-RANDOM = settings(max_examples=300, deadline=None, derandomize=True)
+RANDOM = settings(max_examples=150, deadline=None, derandomize=True)
 
 
 def rows_by_csv(content: bytes, separator: str) -> Rows:

@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import fsspec
 import numpy as np
 import pytest
 import webdataset
@@ -69,19 +68,6 @@ def folder(tmp_path: Path) -> Path:
 def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[str], names: list[str]) -> None:
     monkeypatch.chdir(folder)
     assert expand(urls)[0] == [f"{folder}/set/{name}.tar" for name in names]
-
-
-def test_any_fsspec_url(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
-    local = ShardSet.open(str(folder / "set" / "a-{000..001}.tar"))
-    for name in ("a-000", "a-001"):
-        memory.pipe_file(f"/bucket/{name}.tar", (folder / "set" / f"{name}.tar").read_bytes())
-    for urls in ("memory://bucket", "memory://bucket/a-{000..001}.tar", "memory://bucket/a-*.tar"):
-        remote = ShardSet.open(urls)
-        assert [shard.url for shard in remote.shards] == ["memory://bucket/a-000.tar", "memory://bucket/a-001.tar"]
-        for mine, other in zip(local.shards, remote.shards, strict=True):
-            assert list(read(other, [2, 0])) == list(read(mine, [2, 0]))  # names do not depend on the folder of a shard
-    with pytest.raises(DataError, match="a-002"):
-        expand("memory://bucket/a-{000..002}.tar")
 
 
 # -------------------------------------------------------------------------------------------------------------- read

@@ -18,13 +18,12 @@ import pytest
 import torch
 
 from multicse.data.errors import DataError
-from multicse.data.order import tasks, windows
-from multicse.data.shards import ShardSet
+from multicse.data.order import tasks
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from multicse.data.window import Chunk, Skipped, batches, generators
-from tests.data.packing import lengths, letters, reader, spelt
+from tests.data.packing import lengths, letters, reader
 from tests.worlds import write_images, write_tar, write_text
 
 
@@ -37,17 +36,6 @@ def keys(found: Reader, count: int) -> list[str]:
     out = [key for _ in range(count) for key in next(found).keys]
     found.close()
     return out
-
-
-def test_inline_order_is_the_pure_function(text: TextStream) -> None:
-    shards = ShardSet.open(text.shards)
-    counts = [s.samples for s in shards.shards]
-    got = keys(reader(text), 20)  # two epochs of 80
-    names = [Path(s.url).stem for s in shards.shards]
-    plans = [windows(counts, seed=5, stream="x", segment=s, segments=8, window=2) for s in range(8)]
-    picks = [[pick for window in islice(plan, 10) for pick in window.sample_indices] for plan in plans]
-    assert got == [f"{names[shard]}/{shard}-{index:04d}" for batch in zip(*picks, strict=True) for shard, index in batch]
-    assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -219,24 +207,6 @@ def test_samples_that_are_left_for_no_batch_are_named(tmp_path: Path) -> None:
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.6}
     with pytest.raises(DataError, match=r"'x'.*fewer than 24 samples.*streams\.x\.batch_size"):
         next(reader(TextStream(shards=shards, columns=("txt",), batch_size=24, segments=1, **skip)))
-
-
-def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
-    """An empty text is an error, or as in the released code of SimCSE one blank."""
-    rows = [{"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c" if i < 4 else ""} for i in range(8)]
-    shards = write_tar(tmp_path / "nli.tar", ((f"{i}.json", json.dumps(row).encode()) for i, row in enumerate(rows)))
-    settings: dict[str, Any] = {"shards": shards, "batch_size": 4, "segments": 1, "shuffle": False}
-    config = TextStream(columns=("sent0", "sent1", "hard_neg"), **settings)
-    found = reader(config)
-    batch = next(found)
-    assert batch["input_ids"].shape == (4, 3, 10) and spelt(batch["input_ids"][0]) == ["a 0", "b 0 longer", "c"]
-    with pytest.raises(DataError, match="'hard_neg' is empty"):
-        next(found)
-    kept = reader(config.model_copy(update={"keep_empty": True}))
-    next(kept)
-    assert spelt(next(kept)["input_ids"][0]) == ["a 4", "b 4 longer", " "]
-    with pytest.raises(DataError, match="sent2"):
-        next(reader(config.model_copy(update={"columns": ("sent0", "sent2")})))
 
 
 def test_a_seed_alone_decides_what_its_generator_draws() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +18,13 @@ import pytest
 from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.shards import BadSample, RawSample, ShardSet, read
-from multicse.data.streams.image import ImageStream
-from multicse.data.streams.inputs import ImageInput
-from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.tasks.paired_items import Samples
-from tests.data.packing import png, reader, run, samples, spelt
+from tests.data.packing import png, run, samples
 
 ROWS: list[dict[str, Any]] = [
     {"sentence": f'Sentence number {i}; it is\nabout "things".', "about": {"n": i % 3}} for i in range(50)
 ]
-
-
-def write_stream(path: Path) -> None:
-    table = pa.Table.from_pylist(ROWS)
-    with pa.ipc.new_stream(str(path), table.schema) as out:
-        out.write_table(table, max_chunksize=7)
-
-
-WRITERS: dict[str, Callable[[Path], Any]] = {
-    "x.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=9),
-    "x.arrow": write_stream,
-    "saved": lambda path: datasets.Dataset.from_list([ROWS[-1], *ROWS]).select(range(1, 51)).save_to_disk(str(path)),
-    "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
-    "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode())),
-}
 
 
 def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,30 +146,13 @@ def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Its own library finds it, here a folder of JSON lines, and keeps it as Arrow."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "set").mkdir()
-    WRITERS["x.jsonl"](tmp_path / "set" / "test.jsonl")
+    (tmp_path / "set" / "test.jsonl").write_text("\n\n".join(json.dumps(row) for row in ROWS))
     name = f"hf://{tmp_path}/set#split=test,txt=sentence"
     assert ShardSet.open(name).samples == 50
     assert ShardSet.open(name).sample(7).fields["txt"] == ROWS[7]["sentence"]  # type: ignore[union-attr]
     assert run("table", name, "--columns", "txt", "--out", tmp_path / "out") == 0 and len(samples(tmp_path / "out")) == 50
     with pytest.raises(DataError, match="split=train"):
         ShardSet.open(f"hf://{tmp_path}/set")
-
-
-def test_pictures_as_bytes(tmp_path: Path) -> None:
-    """With captions and classes, in Hugging Face's form."""
-    rows = [{"photo": {"bytes": png(i), "path": "x.png"}, "captions": [f"One {i}", "two"], "kind": i % 2} for i in range(6)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=4)
-    small: dict[str, Any] = {"shards": f"{tmp_path}/x.parquet", "batch_size": 6, "segments": 1, "shuffle": False}
-    config = ImageTextStream(captions="first", input=ImageInput(size=4), **small)
-    config.check(config.open())
-    batch = next(reader(config))
-    assert batch["image"][5].float().mean() > 0 and spelt(batch["input_ids"]) == [f"One {i}" for i in range(6)]
-    labelled = ImageStream(label="kind", size=4, **small)
-    labelled.check(labelled.open())
-    assert next(reader(labelled))["label"].tolist() == [0, 1, 0, 1, 0, 1]
-    with pytest.raises(DataError, match=r"^columns requires the field sentenze.*captions"):
-        wrong = TextStream(columns=("sentenze",), **small)
-        wrong.check(wrong.open())
 
 
 def test_a_picture_that_is_only_named_keeps_its_name(tmp_path: Path) -> None:
@@ -208,7 +172,7 @@ def test_options_are_no_part_of_a_files_name(tmp_path: Path) -> None:
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multicse.data.pack.PART", 11)
-    WRITERS["x.parquet"](tmp_path / "x.parquet")
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "x.parquet", row_group_size=9)
     common = ["table", tmp_path / "x.parquet", "--columns", "sentence", "--name", "x", "--shard-size", 20, "--out"]
     for workers in (1, 2):
         assert run(*common, tmp_path / str(workers), "--workers", workers) == 0

@@ -82,17 +82,6 @@ def tiny_bert(folder: Path) -> Path:
     return folder
 
 
-def tiny_roberta(folder: Path) -> Path:
-    """A random RoBERTa of 22 positions, of which padding_idx + 1 = 2 are never used; its tokenizer states no limit."""
-    from transformers import RobertaConfig, RobertaModel
-
-    whole_words(None).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = RobertaConfig(**SIZES, num_hidden_layers=1, max_position_embeddings=22, type_vocab_size=1)
-    RobertaModel(config).save_pretrained(folder)
-    return folder
-
-
 def whole_words(limit: int | None) -> Any:
     """A tokenizer of `WORDS` that cuts at `limit` tokens."""
     from tokenizers import Tokenizer

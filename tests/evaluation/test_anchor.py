@@ -18,9 +18,9 @@ from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.sts import PairTask
 from tests.evaluation.evaluation_helpers import pair_task
 
-# Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here on all four sets.
-# The public MTEB figures are the same within .01 (STS14 is 75.59 there), and the tolerance below covers both.
-ANCHORS = {"sts13": 80.60, "sts12": 72.37, "sts14": 75.60, "stsb-test": 82.03}
+# Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here.
+# The public MTEB figures are the same within .01, and the tolerance below covers both.
+ANCHORS = {"sts13": 80.60, "stsb-test": 82.03}
 
 
 def minilm() -> Path:
@@ -33,7 +33,7 @@ def minilm() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-@pytest.mark.timeout(1800)  # 10,000 sentences; minutes where other work runs beside it
+@pytest.mark.timeout(1800)  # minutes where other work runs beside it
 def test_all_minilm(datasets: Path) -> None:
     tasks = make_tasks(list(ANCHORS), datasets / "sts")
     threads = torch.get_num_threads()

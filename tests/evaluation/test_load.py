@@ -73,29 +73,6 @@ def test_texts_to_fit_on_come_from_tables_and_captions(tmp_path: Path) -> None:
     assert fit_sentences(tmp_path / "photos") == ["a red car"]
 
 
-def test_layers_are_pooled_without_the_prompt(bert: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    model: Any = SentenceTransformer(str(bert), device="cpu")
-    model.prompts, model.default_prompt_name = {"query": "the red dog: "}, "query"
-    model[1].include_prompt = False
-    for spec in ("last2", "mean"):
-        folder = bert.parent / "prompted" / spec
-        model.save(str(folder))
-        encoder: Any = load_encoder(folder, spec, "cpu")
-        encoded = encoder.tokenize(ITEMS[:3])
-        hidden = (
-            model[0]
-            .auto_model(**{name: encoded[name] for name in ("input_ids", "attention_mask")}, output_hidden_states=True)
-            .hidden_states
-        )
-        states = (hidden[-1] + hidden[-2]) / 2 if spec == "last2" else hidden[-1]
-        mask = encoded["attention_mask"].clone()
-        mask[:, : int(encoded["prompt_length"])] = 0
-        want = (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-        np.testing.assert_allclose(encoder.encode(ITEMS[:3]), want.detach().numpy(), atol=1e-5, err_msg=spec)
-
-
 def test_protocol_says_what_was_done(bert: Path) -> None:
     model = load_model(f"{bert}+whitening5", pooling="max", device="cpu", fit=ITEMS)
     assert model.name == "tiny@max+whitening5"

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
@@ -326,9 +327,8 @@ def test_training_evaluation_and_export_give_the_vectors_of_sentence_transformer
     assert np.abs(vectors_in_training(encoder) - want).max() < 2e-6
     encoder.save(str(tmp_path / "out"))
     assert np.abs(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS) - want).max() < 2e-6
-    for batch_size in (1, 32):
-        for place in (folder, tmp_path / "out"):
-            assert np.abs(load_model(str(place), batch_size=batch_size).encode(TEXTS) - want).max() < 2e-6
+    for place, batch_size in ((folder, 32), (tmp_path / "out", 1)):
+        assert np.abs(load_model(str(place), batch_size=batch_size).encode(TEXTS) - want).max() < 2e-6
     check_folder(str(folder))
     check_vectors(encoder, str(folder))
     assert about(tmp_path / "out") == about(folder)
@@ -599,14 +599,24 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
 }
 
 
+EVALUATED = ["word vectors", "routes", "a norm at the end", "two poolings", "dot products", "cut vectors"]
+"""Folders that training refuses and evaluation reads."""
+UNREADABLE = ["tokens without embeddings", "no padding token", "no tokenizer", "code of a model", "an adapter"]
+UNREADABLE += ["pickled", "ONNX", "code of a module"]
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_unsupported_folders_are_refused_before_loading_weights(name: str, tmp_path: Path) -> None:
+    """By evaluation, too, if sentence-transformers cannot read them without running code or making up parts."""
     make, message = REFUSED[name]
     folder = str(make(tmp_path / "model"))
     with pytest.raises(ValueError, match=f"^encoder.path: (?s:.*){message}"):
         EncoderConfig(path=folder).read()
     with pytest.raises(ValueError, match=message):
         TextEncoder.from_pretrained(folder)
+    if name in UNREADABLE:
+        with pytest.raises(EvaluationError, match="custom_st" if name == "code of a module" else message):
+            load_encoder(folder).encode(TEXTS)
 
 
 def chat_template(folder: Path) -> Path:
@@ -631,31 +641,50 @@ def test_settings_that_training_does_not_have_are_found_by_their_vectors(name: s
         EncoderConfig(path=str(folder), pooling="mean").check_vectors()
 
 
-EVALUATED_TOO = ["tokens without embeddings", "no padding token", "no tokenizer", "code of a model", "an adapter"]
-EVALUATED_TOO += ["pickled", "ONNX", "code of a module"]
-
-
-@pytest.mark.parametrize("name", EVALUATED_TOO)
-def test_evaluation_refuses_unreadable_folders(name: str, tmp_path: Path) -> None:
-    make, message = REFUSED[name]
-    with pytest.raises(EvaluationError, match="custom_st" if name == "code of a module" else message):
-        load_encoder(make(tmp_path / "model")).encode(TEXTS)
-
-
-@pytest.mark.parametrize(
-    "name", ["word vectors", "routes", "a norm at the end", "cut vectors", "two poolings", "dot products"]
-)
+@pytest.mark.parametrize("name", EVALUATED)
 def test_evaluation_supports_folders_that_training_does_not(name: str, tmp_path: Path) -> None:
-    folder = DIFFERENT[name](tmp_path / "model") if name in DIFFERENT else REFUSED[name][0](tmp_path / "model")
+    folder = (DIFFERENT[name] if name in DIFFERENT else REFUSED[name][0])(tmp_path / "model")
     want = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, batch_size=3)
-    assert np.abs(load_model(str(folder)).encode(TEXTS) - want).max() < 2e-6
+    assert np.abs(load_encoder(folder).encode(TEXTS) - want).max() < 2e-6
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    folder = plain(tmp_path / "model", max_shard_size="4KB")
+def foreign_names(folder: Path) -> Path:
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"student.{name}": one for name, one in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def cut_short(folder: Path) -> Path:
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:5000])
+    return folder
+
+
+def without_a_shard(folder: Path) -> Path:
+    plain(folder, max_shard_size="4KB")
     next(folder.glob("model-00002*")).unlink()
-    with pytest.raises(ValueError, match=r"encoder.path: (?s:.*)cannot be loaded(?s:.*)model-00002"):
-        TextEncoder.from_pretrained(str(folder))
+    return folder
+
+
+LACKING: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "foreign names": (lambda folder: foreign_names(plain(folder)), "lacks 37 weights"),
+    "foreign names, saved": (lambda folder: foreign_names(saved(folder)), "lacks 37 weights"),
+    "a layer more": (lambda folder: change(plain(folder) / "config.json", num_hidden_layers=3), r"encoder\.layer\.2"),
+    "a layer more, saved": (lambda folder: change(saved(folder) / "config.json", num_hidden_layers=3), r"encoder\.layer\.2"),
+    "cut short": (lambda folder: cut_short(plain(folder)), "cannot be loaded"),
+    "without a shard": (without_a_shard, "model-00002"),
+    "nothing": (lambda folder: folder, "model"),
+}
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_no_part_of_a_model_is_made_up(name: str, tmp_path: Path) -> None:
+    """Where a library would create missing parts at random, training and evaluation refuse the folder."""
+    make, message = LACKING[name]
+    folder = make(tmp_path / "model")
+    with pytest.raises(ValueError, match=rf"encoder\.path: (?s:.*){message}"):
+        TextEncoder.from_pretrained(str(folder), "mean")
+    with pytest.raises(EvaluationError, match="model"):
+        load_encoder(folder, device="cpu")
 
 
 def test_words_are_found_after_a_prompt(tmp_path: Path) -> None:

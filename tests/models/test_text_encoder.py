@@ -154,16 +154,9 @@ def test_dropout_overrides(tmp_path: Path) -> None:
     assert {m.p for m in encoder.modules() if isinstance(m, nn.Dropout)} == {0.3, 0.1}
 
 
-def test_missing_models_and_weights_and_unknown_dropouts_are_refused(tmp_path: Path) -> None:
+def test_unknown_dropouts_are_refused() -> None:
     with pytest.raises(ValueError, match=r"encoder\.hidden_dropout"):
         set_dropouts(ModernBertConfig(), 0.1, None)
-    deeper = tmp_path / "deeper"
-    tiny_encoder.encoder("mean").save(str(deeper))
-    config = json.loads((deeper / "config.json").read_text()) | {"num_hidden_layers": 3}
-    (deeper / "config.json").write_text(json.dumps(config))
-    for place, why in {"no-such/model": "cannot be loaded", str(deeper): r"encoder\.layer\.2"}.items():
-        with pytest.raises(ValueError, match=rf"encoder\.path: .*{why}"):
-            TextEncoder.from_pretrained(place)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.9])

@@ -339,16 +339,3 @@ def test_label() -> None:
     for fields in ({"json": b'{"cls": true}'}, {"jpg": b""}):
         with pytest.raises(DecodeError, match="'cls'"):
             decode.label(fields, "cls", key="a")
-
-
-def test_captions() -> None:
-    assert decode.captions({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, "a") == ["a dog", "one cat"]
-    assert decode.captions({"txt": b" a dog "}, "a") == ["a dog"]
-    assert decode.captions({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, "a") == ["a cat"]
-    assert decode.captions({"txt": b"a dog", "json": b'{"caption": "a cat"}'}, "a") == ["a dog"]
-    for record in (b'{"captions": "a cat"}', b'{"caption": "a cat"}', b'{"caption": ["a cat"]}'):
-        assert decode.captions({"json": record}, "a") == ["a cat"]
-    assert decode.captions({"json": b'{"captions": [null, "a dog", " ", NaN, 5]}'}, "a") == ["a dog", "5"]
-    for bad in ({}, {"json": b'{"captions": [null, ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"txt": b" "}):
-        with pytest.raises(DecodeError, match="sample 'a'"):
-            decode.captions(bad, "a")

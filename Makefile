@@ -69,7 +69,7 @@ format: $(STAMP)
 
 # The rows of docs/dev/performance.md.
 bench: $(STAMP)
-	for name in floor road engine workers; do $(BIN)/python -m benchmarks.speed.$$name || exit 1; done
+	for name in floor road engine workers embed; do $(BIN)/python -m benchmarks.speed.$$name || exit 1; done
 
 # Ratios that are clearly worse than recorded end it with an error.
 guard: $(STAMP)

@@ -47,7 +47,7 @@ class Arguments:
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Model, as for pipelines/evaluate.py: a folder, a Hugging Face model ID or word vectors, with @POOLING or
-    +whitening:FILE."""
+    +whitening, which is fitted on the training text of the model's run; +whitening:PLACE: on another text."""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
     """What streams read: .tar, .parquet, .arrow, .jsonl, .csv, .tsv or .txt files, folders, patterns, URLs, hf://NAME,
     several joined by ::."""
@@ -89,7 +89,7 @@ def embed(model: str | Path, data: str | Path | Sequence[str | Path], out: str |
 
     Args:
         model: Folder, Hugging Face model ID or word-vector file, optionally followed by ``@POOLING`` and
-            ``+whitening:FILE``.
+            ``+whitening`` (fitted on the training text of its run) or ``+whitening:PLACE``.
         data: File, folder, pattern or URL of shards or tables, or several.
         out: Folder of the vectors.
         options: Further options of ``pipelines/embed.py`` by name, such as ``column="body"`` or ``precision="bf16"``.
@@ -120,6 +120,7 @@ def run(arguments: Arguments) -> Manifest:
     announce_imports()
     from multicse.evaluation.vectors import STORED, Embedder, How, finished, parts_of, what_of
     from multicse.trainers.engine.cluster import quiet
+    from multicse.trainers.engine.text_fit import text_of_run
 
     quiet()
     if arguments.precision not in STORED:
@@ -128,7 +129,7 @@ def run(arguments: Arguments) -> Manifest:
         arguments = replace(arguments, keep=(arguments.keep,))
     how = How(**{field.name: getattr(arguments, field.name) for field in fields(How)})
     shards = ShardSet.open(absolute(arguments.data))
-    embedder = Embedder(how)
+    embedder = Embedder(how, text_of_run)
     what = what_of(shards, embedder.modalities, arguments.column, arguments.keep)
     chosen = {"modality": what.modality, "column": what.column, "keep": list(what.keep), "text": not arguments.without_text}
     about = {**embedder.about, **chosen}
@@ -307,6 +308,7 @@ def through_ray(plan: Sequence[Any], how: How, what: What, workers: int, cpus: i
 
     from multicse.evaluation.vectors import Embedder
     from multicse.trainers.engine.cluster import quiet
+    from multicse.trainers.engine.text_fit import text_of_run
 
     quiet()  # again, since the import of ray.data sets the level of its log
 
@@ -333,7 +335,7 @@ def through_ray(plan: Sequence[Any], how: How, what: What, workers: int, cpus: i
         rows = ray.data.read_datasource(Blocks(part), override_num_blocks=len(part), num_cpus=READER)
         vectors = rows.map_batches(
             Embedder,
-            fn_constructor_args=(how, cpus),
+            fn_constructor_args=(how, text_of_run, cpus),
             compute=ActorPoolStrategy(size=min(workers, len(part))),
             num_cpus=cpus - READER,
             num_gpus=gpus,

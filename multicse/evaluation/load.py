@@ -181,7 +181,7 @@ def load_for(
     """Load an encoder; post-processing such as +whitening is fitted on the training text of its run by default.
 
     Args:
-        tasks: Tasks that the encoder is evaluated on.
+        tasks: Tasks that the encoder is evaluated on, if any.
         spec: Model name; see `load_model`. As ``:FIT`` it may also name the folder of a run, or ``target``: the sentences of
             the tasks.
         fit: As ``:FIT``, if `spec` has none.
@@ -203,9 +203,11 @@ def load_for(
             source = f"the training text of the run {folder}"
             return load_model(bare, fit=partial(_of_width, text), fit_source=source, **settings)
     if asked is None:
+        places = "PLACE (a run, for its training text; a file of sentences; shards)"
+        evaluated = f"Add --fit {places}, or write {spec}:{TARGET_FIT} for the evaluated sentences"
         raise EvaluationError(
-            f"{spec}: +{post} is fitted on sentences, and this model is not in the folder of a run. Add --fit PLACE (a run, "
-            f"for its training text; a file of sentences; shards), or write {spec}:{TARGET_FIT} for the evaluated sentences"
+            f"{spec}: +{post} is fitted on sentences, and this model is not in the folder of a run. "
+            f"{evaluated if tasks else f'Write {spec}:{places}'}"
         )
     return load_model(bare, fit=fit_sentences(asked), fit_source=asked, **settings)
 

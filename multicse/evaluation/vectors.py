@@ -23,7 +23,7 @@ from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.text_files import text_of
-from multicse.evaluation.load import Model, load_model
+from multicse.evaluation.load import Model, TextOf, load_for
 from multicse.evaluation.task import EvaluationError, Sound
 
 Precision = Literal["fp32", "bf16", "int8"]
@@ -190,17 +190,19 @@ class Embedder:
 
     Args:
         how: How vectors are computed.
+        text_of: Returns the training text of the run in a folder, for post-processing.
         threads: Threads of torch; None for torch's default.
 
     Raises:
         EvaluationError: If the model cannot be loaded, or does not support the prompt or the dimensions.
     """
 
-    def __init__(self, how: How, threads: int | None = None) -> None:
+    def __init__(self, how: How, text_of: TextOf = lambda folder: None, threads: int | None = None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         self.how = how
-        self.model: Model = load_model(how.model, pooling=how.pooling, device=how.device, batch_size=how.batch_size)
+        settings: dict[str, Any] = {"pooling": how.pooling, "device": how.device, "batch_size": how.batch_size}
+        self.model: Model = load_for((), how.model, text_of=text_of, **settings)
         self.modalities: tuple[str, ...] = getattr(self.model, "modalities", ("text",))
         self.prompt = self._prompt()
         self.width = self.model.encode(["a"]).shape[1]

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from multicse.data.shards import Manifest, RawSample, ShardSet
 from multicse.evaluation import vectors
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError
+from multicse.trainers.engine import record
+from multicse.trainers.engine.text_fit import baseline_sentences
+from multicse.trainers.recipe import Recipe
 from tests import worlds
 from tests.conftest import ROOT
 from tests.data import test_forms
@@ -43,7 +47,7 @@ class Named(Bag):
 @pytest.fixture
 def bag(monkeypatch: pytest.MonkeyPatch) -> Named:
     model = Named()
-    monkeypatch.setattr(vectors, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(vectors, "load_for", lambda *_, **__: model)
     return model
 
 
@@ -212,14 +216,19 @@ def test_what_the_model_does_not_support_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_post_processing_names_its_sentences(bert: Path, tmp_path: Path) -> None:
-    data, fit = lines(tmp_path / "x.jsonl", texts(9)), tmp_path / "fit.txt"
-    with pytest.raises(EvaluationError, match=r"write .*\+whitening4:FILE"):
+def test_post_processing_is_fitted_on_a_file_or_on_the_text_of_the_models_run(
+    bert: Path, place: Path, recipe: Recipe, tmp_path: Path
+) -> None:
+    data, fit, folder = lines(tmp_path / "x.jsonl", texts(9)), tmp_path / "fit.txt", Path(recipe.run.output_dir)
+    with pytest.raises(EvaluationError, match=r"Write .*\+whitening4:PLACE \(a run"):
         multicse.embed(f"{bert}+whitening4", data, tmp_path / "out", device="cpu")
-    fit.write_text("\n".join(texts(40)))
-    found = multicse.embed(f"{bert}+whitening4:{fit}", data, tmp_path / "out", device="cpu")
-    want = load_model(f"{bert}+whitening4:{fit}", device="cpu").encode(texts(9))
-    assert vectors_of(found) == pytest.approx(want, abs=1e-5) and want.shape == (9, 4)
+    shutil.copytree(place / "encoder", folder / "export")
+    record.update(folder, {"recipe": json.loads(recipe.to_json())})
+    fit.write_text("\n".join(baseline_sentences(recipe, 16)))
+    want = load_model(f"{folder}/export+whitening4:{fit}", device="cpu").encode(texts(9))
+    for name, end in {"run": "", "file": f":{fit}", "named": f":{folder}"}.items():
+        found = multicse.embed(f"{folder}/export+whitening4{end}", data, tmp_path / name, device="cpu")
+        assert vectors_of(found) == pytest.approx(want, abs=1e-5) and want.shape == (9, 4)
 
 
 def test_precisions_prompts_and_dimensions(bert: Path, tmp_path: Path) -> None:

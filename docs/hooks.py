@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache, partial
@@ -157,7 +158,14 @@ def printed(name: str, main: Callable[[list[str]], Any], given: list[str]) -> st
         contextlib.suppress(SystemExit),
     ):
         main(given)
-    return re.sub(r"[ \t]+$", "", out.getvalue().replace(f"{ROOT}/", ""), flags=re.M).strip()
+    return "\n".join(map(wrapped, out.getvalue().replace(f"{ROOT}/", "").splitlines())).strip()
+
+
+def wrapped(line: str) -> str:
+    """Return a line of a help in lines of `WIDTH` columns. What follows the first name of a list stays in its column."""
+    name = re.match(r"\s+\S+\s{2,}(?=\S)|\s*", line)
+    assert name is not None
+    return textwrap.fill(line.rstrip(), int(WIDTH), subsequent_indent=" " * len(name[0]), break_on_hyphens=False)
 
 
 def fenced(text: str) -> str:

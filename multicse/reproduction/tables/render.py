@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from multicse.evaluation import statistics, tables
-from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
+from multicse.evaluation.figures.basic import COLOURS, new_figure
 from multicse.evaluation.task import EvaluationError
 from multicse.reproduction.tables.table import Row, Table, Values
 
@@ -148,21 +149,28 @@ def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
 
 
 def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
-    """Draw the difference of means of every claim with its 95 % confidence interval."""
-    rows = [(table, one) for table, claims in found.items() for one in claims if one.test is not None]
-    figure = new_figure(8, 0.8 + 0.28 * len(rows))
-    axes = figure.add_subplot()
-    colours = {"confirmed": COLOURS[0], "inconclusive": "0.6", "contradicted": COLOURS[3], "open": "0.85"}
-    for place, (_, one) in enumerate(rows):
-        assert one.test is not None
-        axes.plot([one.test.low, one.test.high], [place, place], color=colours[one.word])
-        axes.plot(one.test.difference, place, "o", color=colours[one.word])
-    for word, colour in colours.items():
-        axes.plot([], [], "o-", color=colour, label=word)
+    """Draw the difference of means of every claim that is not open, with its 95 % interval and the paper's own effect."""
+    claims = [(table, one, one.test) for table, several in found.items() for one in several if one.test and not one.open]
+    height = 1.0 + 0.5 * len(claims)
+    figure = new_figure(9, height)
+    figure.set_layout_engine("none")  # it would give a long label most of the width
+    axes = figure.add_axes((0.45, 0.5 / height, 0.35, 1 - 1.0 / height))
+    colours = {"confirmed": COLOURS[0], "inconclusive": "0.5", "contradicted": COLOURS[3]}
+    for place, (_, one, test) in enumerate(claims):
+        colour = colours[one.word]
+        axes.plot([test.low, test.high], [place, place], color=colour)
+        axes.plot(test.difference, place, "o", color=colour)
+        if one.effect is not None:
+            axes.plot(one.effect, place, "D", markerfacecolor="none", markeredgecolor="0.3")
+        said = f"{test.difference:+.2f} ({test.low:+.2f} to {test.high:+.2f})\n{one.word}"
+        axes.text(1.02, place, said, transform=axes.get_yaxis_transform(), va="center", color=colour, fontsize="small")
+    for word in dict.fromkeys(one.word for _, one, _ in claims):
+        axes.plot([], [], "o-", color=colours[word], label=word)
+    axes.plot([], [], "D", markerfacecolor="none", markeredgecolor="0.3", label="the paper's effect")
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set(yticks=range(len(rows)), yticklabels=[f"{table}: {one.says}" for table, one in rows], xlabel="points")
-    axes.invert_yaxis()
-    legend(axes)
+    labels = ["\n".join(textwrap.wrap(f"{table}: {one.says}", 48)) for table, one, _ in claims]
+    axes.set(yticks=range(len(claims)), yticklabels=labels, xlabel="points", ylim=(len(claims) - 0.5, -0.5))
+    figure.legend(loc="upper center", ncols=4, frameon=False)
     return figure
 
 

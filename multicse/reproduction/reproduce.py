@@ -245,7 +245,7 @@ def rendered(page: Path) -> tuple[str, dict[str, Figure]]:
     """Render the tables of a Markdown page from files relative to it.
 
     Returns:
-        The page, and figures by name: "evidence" with the effects of all claims, and "NAME-tuning" with the learning rates
+        The page, and figures by name: "evidence" with the effects of all claims that are not open, and "NAME-tuning" with the learning rates
         that were tried for NAME.json.
     """
     claims: dict[str, list[Verdict]] = {}
@@ -263,7 +263,8 @@ def rendered(page: Path) -> tuple[str, dict[str, Figure]]:
         return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
     text = MARKED.sub(block, page.read_text(encoding="utf-8"))
-    return text, drawn | ({"evidence": effects(claims)} if claims else {})
+    decided = any(not one.open for several in claims.values() for one in several)
+    return text, drawn | ({"evidence": effects(claims)} if decided else {})
 
 
 def _compared(report: Mapping[str, Any]) -> str:

@@ -245,8 +245,8 @@ def rendered(page: Path) -> tuple[str, dict[str, Figure]]:
     """Render the tables of a Markdown page from files relative to it.
 
     Returns:
-        The page, and figures by name: "evidence" with the effects of all claims that are not open, and "NAME-tuning" with the learning rates
-        that were tried for NAME.json.
+        The page, and figures by name: "evidence" with the effects of all claims that are not open, and "NAME-tuning" with
+        the learning rates that were tried for NAME.json.
     """
     claims: dict[str, list[Verdict]] = {}
     drawn = dict[str, Figure]()

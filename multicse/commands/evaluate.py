@@ -165,7 +165,8 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
             for key in values[0]
             if all(key in v for v in values)
         }
-    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(runs, tasks)})
+    figures = report.scatter(runs, tasks) if arguments.figures is not None or arguments.experiment is not None else ()
+    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in figures})
 
 
 def _load(arguments: Arguments, spec: str, tasks: list[Task]) -> Model:

@@ -289,7 +289,7 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
     drawings: list[Drawing] = [
         (
             f"similarity_{task.name}",
-            partial(similarity_by_gold_figure, task.similarities(encoded), task.gold, gold_is=task.gold_is),
+            partial(similarity_by_gold_figure, {"": task.similarities(encoded)}, task.gold, gold_is=task.gold_is),
         )
         for task in tasks
         if isinstance(task, PairTask)
@@ -310,12 +310,22 @@ Drawing = tuple[str, Callable[[], "Figure"]]
 def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     """Draw several models, by label, on each task, and yield name and figure.
 
-    For the geometry of pairs, the figure shows alignment against uniformity of the first runs, coloured by the score on the
-    pairs if all models have one. Plugins draw figures of other tasks.
+    For rated pairs, the figure shows the cosines of the first runs by rating. For the geometry of pairs, it shows alignment
+    against uniformity of the first runs, coloured by the score on the pairs if all models have one. Plugins draw figures of
+    other tasks.
     """
-    from multicse.evaluation.figures.basic import alignment_uniformity_scatter
+    from multicse.evaluation.figures.basic import alignment_uniformity_scatter, similarity_by_gold_figure
 
     for task in tasks:
+        if isinstance(task, PairTask):
+            firsts = {label: several[0].scores[task.name] for label, several in runs.items() if task.name in several[0]}
+            cosines = {
+                f"{label}: Spearman {score.metrics['spearman']:.1f}": score.examples
+                for label, score in firsts.items()
+                if score.examples is not None
+            }
+            if cosines:
+                yield f"similarity_{task.name}", similarity_by_gold_figure(cosines, task.gold, gold_is=task.gold_is)
         measured = {label: [run.results for run in several if task.name in run] for label, several in runs.items()}
         results = {label: found for label, found in measured.items() if found}
         if not results:

@@ -184,7 +184,10 @@ def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pyt
     assert names == {"similarity_stsb-test", "tsne_stsb-test"}
     several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
     assert main([*several, "--figures", str(tmp_path / "two")]) == 0
-    assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}
+    assert {file.stem for file in (tmp_path / "two").iterdir()} == {
+        "scatter_stsb-test-geometry",
+        "scatter_similarity_stsb-test",
+    }
 
 
 def test_figures_2_and_3_of_models_with_images(tmp_path: Path) -> None:
@@ -196,7 +199,7 @@ def test_figures_2_and_3_of_models_with_images(tmp_path: Path) -> None:
         found.append(task.score(Coded(shift)).metrics)
         entries.append(f"{label}={tmp_path / f'{shift}.json'}")
         (tmp_path / f"{shift}.json").write_text(json.dumps({"model": label, "results": {task.name: found[-1]}}))
-    figures = run(Arguments(compare=tuple(entries), tasks=(f"geometry:{shards}",))).figures
+    figures = run(Arguments(compare=tuple(entries), tasks=(f"geometry:{shards}",), figures=tmp_path)).figures
     for kind, metric in (("alignment", "alignment"), ("uniformity", "image_uniformity")):
         (axes,) = figures[f"scatter_{kind}_geometry:coco"].axes
         marks = [np.asarray(points.get_offsets()) for points in axes.collections]

@@ -67,18 +67,35 @@ def alignment_uniformity_scatter(
     return figure
 
 
-def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5, gold_is: str = "ratings") -> Figure:
+def similarity_by_gold_figure(
+    models: Mapping[str, np.ndarray], gold: np.ndarray, bins: int = 5, gold_is: str = "ratings"
+) -> Figure:
     """Draw the cosine of every pair against its rating, with quartiles within equal ranges of the rating.
 
     Args:
-        similarities: Cosines, (N,).
+        models: Cosines, (N,), by the title of their part of the figure.
         gold: Ratings, (N,).
         bins: Number of ranges.
         gold_is: What the ratings are, `PairTask.gold_is`.
     """
-    similarities, gold = finite("similarities", similarities), finite("gold", gold)
-    figure = new_figure()
-    axes = figure.add_subplot()
+    gold, columns = finite("gold", gold), min(len(models), 4)
+    rows = -(-len(models) // columns)
+    figure = new_figure(6 if columns == 1 else 3.5 * columns, 4.5 if columns == 1 else 3.5 * rows)
+    parts = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, (title, cosines) in zip(parts.flat, models.items(), strict=False):
+        _similarity_by_gold(axes, finite("models", cosines), gold, bins)
+        axes.set_title(title, parse_math=False)
+    for axes in parts.flat[len(models) :]:
+        axes.remove()
+    if columns == 1:
+        parts[0, 0].set(xlabel=gold_is, ylabel="cosine similarity")
+    else:
+        figure.supxlabel(gold_is)
+        figure.supylabel("cosine similarity")
+    return figure
+
+
+def _similarity_by_gold(axes: Axes, similarities: np.ndarray, gold: np.ndarray, bins: int) -> None:
     axes.scatter(gold, similarities, s=6, alpha=0.25, linewidths=0, color=COLOURS[0])
     edges = np.linspace(gold.min(), gold.max(), bins + 1)
     which = np.clip(np.digitize(gold, edges) - 1, 0, bins - 1)
@@ -92,8 +109,6 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
         showfliers=False,
         medianprops={"color": COLOURS[3]},
     )
-    axes.set(xlabel=gold_is, ylabel="cosine similarity")
-    return figure
 
 
 # --------------------------------------------------------------------------------------------------------- shared parts

@@ -85,4 +85,5 @@ def draw_figures(recipe: Recipe, method: Method) -> None:
     (task,) = tasks.make_tasks([recipe.evaluation.select], recipe.evaluation.data)
     if isinstance(task, PairTask):
         cosines = task.similarities(module_encoder(method, torch.device("cpu")))
-        save_figure(output, f"similarity_{task.name}", similarity_by_gold_figure(cosines, task.gold, gold_is=task.gold_is))
+        figure = similarity_by_gold_figure({"": cosines}, task.gold, gold_is=task.gold_is)
+        save_figure(output, f"similarity_{task.name}", figure)

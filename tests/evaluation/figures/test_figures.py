@@ -46,7 +46,9 @@ def test_similarity_by_gold_figure() -> None:
     rng = np.random.default_rng(0)
     gold = np.concatenate([[0.0, 5.0], rng.uniform(0, 2, 98)])  # nothing between 2 and 4: bins may be empty
     similarities = gold / 5 + rng.normal(0, 0.01, 100)
-    axes = similarity_by_gold_figure(similarities, gold).axes[0]
+    axes, other, _ = similarity_by_gold_figure({"a": similarities, "b": -similarities, "c": gold}, gold).axes
+    assert [axes.get_title(), other.get_title()] == ["a", "b"] and axes.get_ylim() == other.get_ylim()
+    np.testing.assert_allclose(offsets(other), np.stack([gold, -similarities], 1))
     np.testing.assert_allclose(offsets(axes), np.stack([gold, similarities], 1))
     medians = [np.asarray(line.get_ydata())[0] for line in axes.lines if to_hex(line.get_color()) == "#d55e00"]
     ranges = [(gold >= low) & (gold <= low + 1) for low in (0, 1, 4)]

@@ -36,6 +36,12 @@ def test_a_setting_that_does_not_fit_is_named(entry: dict[str, Any]) -> None:
     assert [part for part in entry["message"] if part not in text] == [] and "validation error" not in text, text
 
 
+def write(files: dict[str, str]) -> None:
+    for name, text in files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(text.encode("latin-1"))
+
+
 @pytest.fixture
 def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Write the input files of the commands to the current folder."""
@@ -76,6 +82,7 @@ def test_a_wrong_command_names_setting_and_remedy(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    write(entry.get("files", {}))
     name, *words = shlex.split(entry["run"].replace("ENCODER", recipe.flat()["encoder.path"]))
     if name in registry.NAMES and "--run.num_workers" not in words and "mine" not in words:
         words += ["--run.num_workers", "0"]  # no Ray
@@ -88,12 +95,6 @@ def test_a_wrong_command_names_setting_and_remedy(
     text = " ".join(f"{said.out} {said.err} {code}".replace("│", " ").split())
     assert code == 2 and "validation error" not in text and "Traceback" not in text, text
     assert [part for part in entry["message"] if part not in text] == [], text
-
-
-def write(files: dict[str, str]) -> None:
-    for name, text in files.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(text.encode("latin-1"))
 
 
 @pytest.mark.parametrize("entry", ERRORS["data"], ids=lambda entry: entry.get("open") or str(entry["files"])[:60])

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.commands import pack
 from multicse.data.errors import DataError
 from multicse.data.lexicon import Lexicon, Pos, open_lexicon
 from multicse.data.shards import RawSample
@@ -84,22 +83,6 @@ def test_the_page_on_other_languages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lexicon = open_lexicon(str(tmp_path / "words.sqlite"))
     assert lexicon.replacements("schnell", "a") == (["rasch", "flink"], ["langsam", "träge"])
     assert lexicon.replacements("Haus", None) == (["Gebäude"], [])
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("words\n", "no rows"),
-        ("words,pos\na,x\n", r"row 2: pos 'x' is none of n v a r"),
-        ('words,opposites\n" , ",b\n', "row 2: the column words is empty"),
-        ("word\na\n", "Did you mean 'word'"),
-    ],
-)
-def test_a_thesaurus_that_is_none_is_told(content: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "words.csv").write_text(content)
-    with pytest.raises(DataError, match=said):
-        pack.Lexicon(tmp_path / "words.csv", tmp_path / "words.sqlite").run()
-    assert [file.name for file in tmp_path.iterdir()] == ["words.csv"]
 
 
 def test_a_file_that_is_no_lexicon_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,16 +131,13 @@ def test_what_is_left_out_is_counted_and_named(tmp_path: Path, pictures: Path, c
 
 
 def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON lines, a line that a small gzip file makes enormous, a text that no stream takes, half a character."""
-    (tmp_path / "a.jsonl").write_text('\n{"sent0": "x", "sent1": "y"}\n')
+    """A line that a small gzip file makes enormous, and a text that no stream takes."""
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"x" * (limits.LINE + 2)))
     (tmp_path / "c.txt").write_text("fine\n" + "x" * (limits.TEXT + 1))
-    (tmp_path / "d.jsonl").write_text('{"sent0": "half \\ud800", "sent1": "y"}\n')
     (tmp_path / "e.tsv").write_text("sent0\nfine\n" + "x" * (limits.TEXT + 1) + "\n")
-    (tmp_path / "f.txt").write_text('{ "sent0": "x"}\n')
-    commands: list[tuple[str, ...]] = [("text", name) for name in ("a.jsonl", "b.txt.gz", "c.txt", "e.tsv", "f.txt")]
-    commands += [("table", name, "--columns", "sent0") for name in ("d.jsonl", "e.tsv")]
-    said = ["pack.py table", "line 1", "line 2", "pack.py table", "pack.py table", "line 1", "sent0"]
+    commands: list[tuple[str, ...]] = [("text", name) for name in ("b.txt.gz", "c.txt", "e.tsv")]
+    commands += [("table", "e.tsv", "--columns", "sent0")]
+    said = ["line 1", "line 2", "pack.py table", "sent0"]
     for (kind, name, *more), named in zip(commands, said, strict=True):
         assert run(kind, tmp_path / name, *more, "--out", tmp_path / "out") == 2
         printed = capsys.readouterr().err
@@ -228,22 +225,3 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
     more = ["--root", tmp_path / "clips", "--captions", "caption", "--file-column", "file", "--group"]
     assert run("audio", tmp_path / "two.csv", *more, "--out", tmp_path / "two") == 0
     assert "are empty; the first: " in capsys.readouterr().out
-
-
-# --------------------------------------------------------------------------------------------------------- bad input
-
-
-def test_settings_without_effect_are_refused(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.csv").write_text("a,b\nc,d\n")
-    assert run("images", pictures, "--out", tmp_path / "packed") == 0
-    table = ("table", tmp_path / "x.csv", "--columns", "a")
-    commands: list[tuple[str, tuple[object, ...]]] = [
-        ("--classes-from", (*table, "--classes-from", tmp_path / "packed")),
-        ("--classes-from", ("images", pictures / "dog", "--classes-from", tmp_path / "packed")),
-        ("--file-column", ("images", pictures, "--file-column", "file_name")),
-        ("--keep-empty", (*table, "--keep-empty")),
-        ("--seed 3", (*table, "--seed", 3, "--no-shuffle")),
-    ]
-    for named, command in commands:
-        assert run(*command, "--out", tmp_path / "out") == 2
-        assert capsys.readouterr().err.startswith(f"error: {named}: ")

@@ -130,11 +130,6 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     (folder / "vectors.npy").unlink()
     with pytest.raises(DataError, match=r"v: its files vectors\.npy and .* cannot be read"):
         open_vectors(folder)
-    with pytest.raises(DataError, match="missing"):
-        open_vectors(tmp_path / "missing.txt")
-    (tmp_path / "a.kv").write_bytes(b"")
-    with pytest.raises(DataError, match="pickled"):
-        open_vectors(tmp_path / "a.kv")
 
 
 def test_what_is_not_written(tmp_path: Path) -> None:
@@ -150,12 +145,9 @@ def test_what_is_not_written(tmp_path: Path) -> None:
 
 
 def test_a_word_may_contain_blanks_but_no_number(tmp_path: Path) -> None:
-    """GloVe's 840B has words such as ". . ."; a line with too many numbers is an error."""
+    """GloVe's 840B has words such as ". . ."."""
     (tmp_path / "v.txt").write_text("dog 1 2\n. . . 3 4\n")
     assert open_vectors(tmp_path / "v.txt").words == ["dog", ". . ."]
-    (tmp_path / "v.txt").write_text("dog 1 2\ncat 3 4 5\n")
-    with pytest.raises(DataError, match="line 2"):
-        open_vectors(tmp_path / "v.txt")
 
 
 @pytest.mark.parametrize(
@@ -172,12 +164,6 @@ def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> N
     (tmp_path / "v.txt").write_bytes(content.encode())
     got = open_vectors(tmp_path / "v.txt")
     assert got.words == ["dog", "cat"] and got.vectors.tolist() == [[1, 2], [3, 4]]
-
-
-def test_a_model_of_fasttext_is_detected(tmp_path: Path) -> None:
-    (tmp_path / "cc.en.300.bin").write_bytes(bytes.fromhex("ba164f2f0c000000") + b"\0" * 60)
-    with pytest.raises(DataError, match=r"cc\.en\.300\.bin is a model of fastText.*\.vec"):
-        open_vectors(tmp_path / "cc.en.300.bin")
 
 
 FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]

@@ -121,20 +121,3 @@ def test_folders_that_look_like_specs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert parse("a@cls") == Spec(Path("a"), "cls")
     assert parse("a+flow+whitening9") == Spec(Path("a+flow"), None, "whitening9")
     assert parse("b@c@wk+flow:some.txt") == Spec(Path("b@c"), "wk", "flow", "some.txt")
-
-
-@pytest.mark.parametrize(
-    ("spec", "settings", "message"),
-    [
-        ("tini", {}, "Did you mean 'tiny'"),
-        ("tiny+whitning", {}, "Did you mean 'whitening'"),
-        ("tiny+whitening+flow", {}, "post-processing"),
-        ("tiny@cls", {"pooling": "mean"}, "pooling"),
-        ("tiny+flow", {}, ":FILE"),
-        ("tiny+centrin", {}, "Did you mean 'centring'.*whitening<K>"),
-        ("tiny+whitening17", {"fit": ITEMS}, "dimensions"),
-    ],
-)
-def test_names_that_mean_nothing(bert: Path, spec: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(EvaluationError, match=message):
-        load_model(str(bert.parent / spec), device="cpu", **settings)

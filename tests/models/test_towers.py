@@ -152,10 +152,7 @@ def test_defaults_are_the_published_sizes() -> None:
 @pytest.mark.parametrize(
     ("config", "change", "setting"),
     [
-        (VIT, {"patch_size": 5}, "patch_size"),
         (AST, {"heads": 5}, "heads"),
-        (HTSAT, {"heads": (1, 2)}, "heads"),
-        (HTSAT, {"spec_size": 40}, "spec_size"),
         (HTSAT, {"window": 16}, "spec_size"),
         (ResNetTower(), {"width": 3}, "width"),
         (ResNetTower(), {"input": ImageInput(size=40)}, "size"),

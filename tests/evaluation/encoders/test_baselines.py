@@ -102,12 +102,6 @@ def test_ditto_by_hand(folders: dict[str, Path]) -> None:
         load_encoder(folder, "ditto", "cpu")
 
 
-@pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last", "ditto1", "ditto0-1"])
-def test_invalid_poolings_are_refused(folders: dict[str, Path], pooling: str) -> None:
-    with pytest.raises(EvaluationError):
-        load_encoder(folders["bert"], pooling, "cpu")
-
-
 # ------------------------------------------------------------------------------------------- whitening
 
 

@@ -75,10 +75,3 @@ def test_the_hash_covers_weights_but_not_the_card(bert: Path, sentence_bert: Pat
     (sentence_bert / "README.md").write_text("another card")
     assert load_encoder(sentence_bert, device="cpu").hash == first
     assert load_encoder(bert, device="cpu").hash != first
-
-
-def test_bad_models(bert: Path, tmp_path: Path) -> None:
-    settings: dict[str, dict[str, Any]] = {"modules.json": {}, "meen": {"pooling": "meen"}, "gpu": {"device": "gpu"}}
-    for message, asked in settings.items():
-        with pytest.raises(EvaluationError, match=message):
-            load_encoder(bert if asked else tmp_path, **asked)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.evaluation.encoders.word_vectors import WordVectors, open_words
+from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.task import EvaluationError
 
 WORDS = ["dog", "cat", "Paris", "the", "n't", "don't", "."]
@@ -46,11 +46,6 @@ def test_cleaning(tmp_path: Path) -> None:
     np.testing.assert_allclose(got[0], VECTORS[[3, 0, 1]].mean(0), atol=1e-6)
 
 
-def test_invalid_files_and_modalities_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("dog 1 2\ncat 1\n")
-    (tmp_path / "a.kv").touch()
-    for place, pooling in (("a.txt", None), ("a.kv", None), ("missing.txt", None), (write(tmp_path).name, "letter")):
-        with pytest.raises(EvaluationError):
-            open_words(tmp_path / place, pooling)
+def test_other_modalities_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="audio"):
         WordVectors(write(tmp_path)).encode([], "audio")

@@ -113,8 +113,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to run offline recipes in, so that their shards are made once."""
-    return tmp_path_factory.mktemp("offline")
+    """A folder to run offline recipes in. Its shards, ``runs/offline``, are made once for all processes of the tests."""
+    folder, base = tmp_path_factory.mktemp("offline"), tmp_path_factory.getbasetemp()
+    shards = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "offline-shards"
+    shards.mkdir(exist_ok=True)
+    (folder / "runs").mkdir()
+    (folder / "runs" / "offline").symlink_to(shards)
+    return folder
+
+
+@pytest.fixture
+def with_shards(offline: Path, tmp_path: Path) -> None:
+    """Put the shards of `offline` into the test's own folder."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "offline").symlink_to(offline / "runs" / "offline")
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """Write the input files of the commands to the current folder."""
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
-    Path("runs/offline").symlink_to(offline)
+    Path("runs/offline").symlink_to(offline / "runs" / "offline")
     content = {
         "sentences.txt": "a sentence\nanother one\n",
         "blank.txt": "\n\n",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # its subpackages are imported lazily
 
 from multicse import plugins
 from multicse.evaluation import statistics
@@ -295,7 +295,7 @@ def worst_table(task: PairTask, cosines: np.ndarray, count: int) -> str:
         cosines: Cosine of each pair, (N,).
         count: Number of pairs.
     """
-    off = 100 * (stats.rankdata(cosines) - stats.rankdata(task.gold)) / len(cosines)
+    off = 100 * (scipy.stats.rankdata(cosines) - scipy.stats.rankdata(task.gold)) / len(cosines)
     rows = [["off", "rating", "cosine", ""]]
     for place in np.argsort(-np.abs(off), kind="stable")[:count]:
         numbers = f"{off[place]:+.0f}", f"{task.gold[place]:.2f}", f"{cosines[place]:.3f}"

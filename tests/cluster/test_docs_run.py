@@ -21,6 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from multicse.commands.registry import NAMES, load
+from multicse.data.offline.demo import DEMO
+from multicse.data.offline.sentences import wiki_sentences
+from multicse.data.shard_writer import Target, UnpackedSample, pack
 from tests.cluster.servers import CLUSTER, RayHead
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT
@@ -159,6 +162,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dump").mkdir()
     pq.write_table(pa.table({"answer": [{"text": s} for s in sentences]}), folder / "dump" / "0.parquet")
     DOWNLOADS["clotho"](folder / "Clotho")
+    # A twentieth of the sentences that a first run writes, since several commands encode all of them.
+    _, size, licence, source = DEMO["text"]
+    few = (UnpackedSample({"txt": sentence.encode()}) for sentence in wiki_sentences()[::20])
+    pack(few, Target(folder / "runs" / "offline" / "text", "text", "demo", size, licence=licence, source=source))
     return folder
 
 

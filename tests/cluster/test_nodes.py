@@ -192,13 +192,13 @@ def head() -> Iterator[RayHead]:
 
 
 def test_a_job_leaves_everything_in_the_store(
-    head: RayHead, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
+    head: RayHead, s3: S3Server, tracking: MLflowServer, python: str, offline: Path, tmp_path: Path
 ) -> None:
     """`ray job submit` with nothing but URLs: the store holds all that a later run, or a user, needs."""
     import torch
     from mlflow import MlflowClient
 
-    for kind, place in write_demo_shards(tmp_path / "shards", ("text", "image")).items():
+    for kind, place in write_demo_shards(offline / "runs" / "offline", ("text", "image")).items():
         upload = [python, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
         subprocess.run(upload, cwd=ROOT, env={**plain_env(), **s3.env_for_clients}, check=True)
     output = tmp_path / "run"

@@ -35,7 +35,7 @@ STAND_INS = {
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
-def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_of_the_readme(offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Includes a cluster after a run that started Ray: a token left in the home folder would lock that cluster.
 
     What a job writes remains after Ray has stopped; its first and last lines name the folder.
@@ -43,6 +43,8 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     copy_code(clone)
+    (clone / "runs").mkdir()
+    (clone / "runs" / "offline").symlink_to(offline / "runs" / "offline")  # the job writes its own
     for name in (".gitignore", ".rayignore"):  # a job's copy of the folder does not contain the listed files
         shutil.copy(ROOT / name, clone)
     lines = "".join(f"Sentence {number} of a reader's own {number % 7} pages.\n" for number in range(400))

@@ -35,9 +35,10 @@ class Sweep:
     uri: str
     words: str
     env: Mapping[str, str] = field(default_factory=here)
+    python: str = sys.executable
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "pipelines/sweep.py", *f"visualcse --recipe smoke {self.words}".split()]
+        command = [self.python, "pipelines/sweep.py", *f"visualcse --recipe smoke {self.words}".split()]
         command += ["--run.max_steps", "10", "--run.logging_steps", "1"]
         command += ["--output", str(self.output), "--run.tracking_uri", self.uri]
         with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would keep open

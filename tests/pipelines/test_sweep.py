@@ -207,7 +207,7 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
 
 @pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    trials, search = trained(made(small, trials=2, scheduler="none", seeds=(1, 2)), tmp_path / "both")
+    trials, search = trained(made(small, trials=2, scheduler="none", seeds=(1, 2), concurrent=1), tmp_path / "both")
     both, runs = trials[0], nested(search.parent)
     assert set(runs) == {"0/1", "0/2", "1/1", "1/2"}
     best = [max(score for _, score in history(search.parent.uri, runs[f"0/{seed}"].info.run_id, SCORE)) for seed in (1, 2)]
@@ -227,7 +227,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
 def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """A trial with a non-finite loss fails; the other trials continue."""
     space = {"optim.text.lr": tune.grid_search([1e30, 1e-4])}
-    sweep = made(small, space, searcher="grid", trials=None, scheduler="none", retries=1)
+    sweep = made(small, space, searcher="grid", trials=None, scheduler="none", retries=1, concurrent=1)
     trials, search = trained(sweep, tmp_path / "sweep")
     failed = [trial for trial in trials if trial.status == "failed"]
     assert [trial.changes for trial in failed] == [{"optim.text.lr": 1e30}]
@@ -253,16 +253,16 @@ def test_trials_of_several_workers_wait_for_resources(local_ray: None, small: Re
 
 
 @pytest.mark.cluster
+@pytest.mark.usefixtures("local_ray", "with_shards")
 def test_from_the_command_line(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sweep writes figures, best recipe, model and held-out scores; the best recipe gives its score again."""
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    command = ["visualcse", "--recipe", "smoke", "--trials", "3", "--output", "out"]
-    command += ["--run.tracking_uri", uri, "--run.cpus_per_worker", "1", "--run.max_steps", "3"]
+    command = ["visualcse", "--recipe", "smoke", "--trials", "3", "--concurrent", "1", "--output", "out"]
+    command += ["--run.tracking_uri", tracking_uri, "--run.cpus_per_worker", "1", "--run.max_steps", "3"]
     assert pipeline.main([command[0], "simcse", *command[1:]]) == 2 and "one pipeline" in capsys.readouterr().err
     former = signal.getsignal(signal.SIGTERM)
     assert pipeline.main(command) == 0
@@ -275,7 +275,7 @@ def test_from_the_command_line(
     best, plain = summary["best"], summary["unchanged"]
     assert best["score"] == max(trial["best"] for trial in trials) >= plain["score"]
     assert set(summary["held_out"]) == {"best", "unchanged"} and "lee" in summary["held_out"]["best"]
-    client = MlflowClient(uri)
+    client = MlflowClient(tracking_uri)
     folders = [file.path for file in client.list_artifacts(summary["mlflow_run_id"])]
     assert {"figures", "best.json", "trials.json", "summary.json", "export"} <= set(folders)
     name, alias = summary["model"].removeprefix("models:/").split("@")
@@ -300,21 +300,15 @@ def test_from_the_command_line(
 
 
 @pytest.mark.cluster
+@pytest.mark.usefixtures("local_ray", "with_shards")
 def test_several_seeds_of_one_recipe(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One trial needs no space; the table has mean and deviation of the scores that the recipe has with each seed."""
     monkeypatch.chdir(tmp_path)
     own = (ROOT / "examples/new_method.py").read_text()  # defines no SPACES
     Path("mine.py").write_text(own)
-    settings = [
-        "--run.tracking_uri",
-        f"sqlite:///{tmp_path / 'mlflow.db'}",
-        "--run.max_steps",
-        "2",
-        "--run.cpus_per_worker",
-        "1",
-    ]
+    settings = ["--run.tracking_uri", tracking_uri, "--run.max_steps", "2", "--run.cpus_per_worker", "1"]
     command = ["mine.py", "--recipe", "smoke", "--trials", "1", "--seeds", "3", "5", "--output", "out", *settings]
     assert pipeline.main([*command, "--evaluation.keep", "last"]) == 0
     printed = capsys.readouterr().out

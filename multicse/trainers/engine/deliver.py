@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from multicse.evaluation import registry as tasks
-from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers.engine import record
@@ -71,6 +70,8 @@ def write_model(recipe: Recipe, result: dict[str, Any], checkpoint: Path) -> dic
 
 def draw_figures(recipe: Recipe, method: Method) -> None:
     """Draw alignment and uniformity over training, and for rated pairs the similarity by rating."""
+    from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure
+
     if recipe.evaluation.select is None:
         return
     output = Path(recipe.run.output_dir)

@@ -9,10 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from sentence_transformers import SentenceTransformer
 
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.whitening import Whitened
@@ -26,6 +25,9 @@ from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.st_modules import add_whitening
 from multicse.trainers.engine.text_fit import some_sentences
 from multicse.trainers.recipe import ExportConfig, Recipe
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer  # workers and trials do not export, and it takes seconds
 
 TOLERANCE = 1e-4
 """Largest allowed difference between embeddings, relative to their largest absolute value."""

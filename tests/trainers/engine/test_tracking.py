@@ -125,7 +125,9 @@ def _open(uri: str) -> str:
 @pytest.mark.cluster
 def test_several_drivers_create_one_database(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'fresh.db'}"
-    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["tests.conftest", "mlflow.store.tracking.sqlalchemy_store"])
+    with ProcessPoolExecutor(3, mp_context=context) as pool:
         experiments = set(pool.map(_open, [uri] * 3))
     assert len(experiments) == 1
 

@@ -57,10 +57,10 @@ SHOWN: dict[str, dict[str, str]] = {
         "AudioInput.high_hz": "clap_log_mel_is_transformers",
         "AudioInput.rate": "prepare_sounds_takes_the_middle_repeats_and_resamples",
     },
-    "data/test_stream.py": {
-        "TextStream.keep_empty": "pairs_and_triples_are_views",
-        "TextStream.columns": "pairs_and_triples_are_views",
-        "LexiconTextStream.columns": "pairs_and_triples_are_views",
+    "data/test_forms.py": {
+        "TextStream.keep_empty": "any_form_is_the_same_stream",
+        "TextStream.columns": "any_form_is_the_same_stream",
+        "LexiconTextStream.columns": "any_form_is_the_same_stream",
     },
     "data/test_shards.py": {
         "StreamConfig.shards": "expand",

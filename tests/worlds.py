@@ -16,13 +16,21 @@ import torch
 from PIL import Image
 
 from multicse.commands.registry import NAMES, load
+from multicse.data.streams.inputs import ImageInput
+from multicse.models.towers import ViTTower
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.run import store_of
+from multicse.trainers.nonling import AudioConfig, ImageConfig
 from multicse.trainers.recipe import Recipe
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
+
+IMAGE = ImageConfig(image_size=8, patch_size=4)
+AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
+TOWER = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
+"""Patches and a tower for the batches of `tests.models.tiny_encoder`."""
 
 
 def example(name: str) -> Any:
@@ -107,23 +115,26 @@ def write_encoder(folder: Path) -> str:
     return str(folder)
 
 
-def in_processes(worker: Callable[..., None], folder: Path, *arguments: object, count: int = 2) -> None:
-    """Run ``worker(rank, folder, *arguments)`` in processes of one gloo group that meets in the folder.
+def in_processes(worker: Callable[..., Any], folder: Path, *arguments: object, count: int = 2) -> list[Any]:
+    """Run ``worker(rank, folder, *arguments)`` in processes of one gloo group, which are its hosts' ranks, too.
 
-    They are forked from one that has imported torch, which takes seconds.
+    They are forked from one that has imported torch, which takes seconds. Returns what each of them returns, as JSON.
     """
     import torch.multiprocessing as mp
 
     mp.get_context("forkserver").set_forkserver_preload(["tests.conftest"])
+    (folder / "store").unlink(missing_ok=True)  # in which they meet
     mp.start_processes(_member, (worker, str(folder), count, arguments), nprocs=count, start_method="forkserver")
+    return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(count)]
 
 
-def _member(rank: int, worker: Callable[..., None], folder: str, count: int, arguments: tuple[object, ...]) -> None:
+def _member(rank: int, worker: Callable[..., Any], folder: str, count: int, arguments: tuple[object, ...]) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
-    worker(rank, folder, *arguments)
+    Host.rank, Host.world_size = rank, count
+    Path(folder, f"found-{rank}.json").write_text(json.dumps(worker(rank, folder, *arguments)))
     dist.destroy_process_group()
 
 
@@ -282,3 +293,19 @@ def interrupted(recipe: Recipe) -> None:
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+Run = tuple[Memory, dict[str, Any], Engine]
+
+
+def resumed_exactly(recipe: Recipe, folder: Path) -> tuple[Run, Run]:
+    """Train at once, and with a death after the first checkpoint: losses, scores and all tensors are equal after it."""
+    whole = run(recipe.replace("run.output_dir", str(folder / "whole")))
+    half = recipe.replace("run.output_dir", str(folder / "half"))
+    interrupted(half)
+    resumed = run(half)
+    expected, found = whole[0].losses(), resumed[0].losses()
+    assert found and 1 not in found and found == {step: expected[step] for step in expected if step >= min(found)}
+    same_weights(whole[2].method, resumed[2].method)
+    same_weights(whole[2].chosen, resumed[2].chosen)
+    return whole, resumed

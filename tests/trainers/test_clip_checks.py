@@ -17,17 +17,14 @@ from transformers import (
     PretrainedConfig,
 )
 
-from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
-from multicse.models.towers import ViTTower
 from multicse.trainers import clip
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
-from tests.worlds import write_tar
+from tests.worlds import TOWER, write_tar
 
-VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
 LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
 
@@ -55,7 +52,7 @@ def shards(folder: Path, fields: dict[str, bytes], classes: tuple[str, ...] = ()
 
 
 def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
-    config = clip.CLIPConfig(**{"tower": VIT, "embed_dim": 6, **method})
+    config = clip.CLIPConfig(**{"tower": TOWER, "embed_dim": 6, **method})
     audio = config.tower.modality == "audio"
     place = shards(tmp_path / "pairs", {"wav" if audio else "png": b"", "txt": b"a"})
     pairs: Any = AudioTextStream if audio else ImageTextStream
@@ -91,7 +88,7 @@ def refused(checked: Recipe, setting: str) -> None:
 def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[str, ...], right: bool) -> None:
     saved(tmp_path / "bert", tiny_encoder.bert_config())
     place = shards(tmp_path / "labelled", {"png": b"", "cls": b"0", "kind": b"0"}, ("cat", "dog", "red_fox"))
-    stream = {"kind": "image_text", "shards": place, "batch_size": 2, "input": VIT.input.model_dump()}
+    stream = {"kind": "image_text", "shards": place, "batch_size": 2, "input": TOWER.input.model_dump()}
     stream |= {"templates": ("a {}",), "classes": classes, "max_length": 24}
     made = recipe(tmp_path, EncoderConfig(path=str(tmp_path / "bert")))
     if right:
@@ -138,7 +135,7 @@ def test_projections_of_folders(tmp_path: Path) -> None:
     path = saved(tmp_path / "clip", clip_config())
     text = recipe(tmp_path / "text", EncoderConfig(path=path))
     bert_folder = EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1)))
-    tower = recipe(tmp_path / "tower", bert_folder, tower=VIT.model_copy(update={"path": path}))
+    tower = recipe(tmp_path / "tower", bert_folder, tower=TOWER.model_copy(update={"path": path}))
     for setting, made in {"encoder.path": text, "method.tower.path": tower}.items():
         check_recipe(made)
         refused(made.replace("method.embed_dim", 7), setting)

@@ -10,7 +10,7 @@ import torch
 from multicse.commands.registry import NAMES
 from multicse.trainers.engine.checkpoint import build_method
 from multicse.trainers.recipe import Recipe
-from tests.worlds import interrupted, recipes, run, same_weights
+from tests.worlds import recipes, resumed_exactly, run
 
 EXAMPLES = ("simcsepp", "tsdae", "uml")  # tests of new_method.py register copies of it
 
@@ -24,14 +24,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recipe]:
 def test_a_method_trains_and_resumes_exactly(paper: str, world: dict[str, Recipe], tmp_path: Path) -> None:
     """After two of three steps: losses, scores and all tensors, also moving averages and queues. bf16 is close to fp32."""
     recipe = world[paper].replace("evaluation.keep", "last")
-    whole, _, before = run(recipe.replace("run.output_dir", str(tmp_path / "whole")))
-    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
-    interrupted(half)
-    resumed, _, after = run(half)
-    assert sorted(resumed.values) == [3] and resumed.losses()[3] == whole.losses()[3]
-    same_weights(before.method, after.method)
-    same_weights(before.chosen, after.chosen)
-    start = build_method(half).state_dict()
+    (whole, _, _), (resumed, _, after) = resumed_exactly(recipe, tmp_path)
+    assert sorted(resumed.values) == [3]
+    start = build_method(recipe).state_dict()
     assert any(not torch.equal(tensor, start[name]) for name, tensor in after.method.state_dict().items())
     memory, result, _ = run(recipe.changed({"run.output_dir": str(tmp_path / "bf16"), "run.precision": "bf16"}))
     close = {

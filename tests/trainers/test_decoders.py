@@ -39,8 +39,7 @@ from multicse.trainers.nonling import NonLingCSEConfig
 from multicse.trainers.recipe import Recipe
 from tests.models import tiny_encoder
 from tests.models.test_model_folders import PROMPTS, saved, tokenizer
-from tests.trainers.test_methods import AUDIO, IMAGE
-from tests.worlds import text_only
+from tests.worlds import AUDIO, IMAGE, text_only
 
 SIZES: dict[str, Any] = {"vocab_size": 25, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 SIZES |= {"intermediate_size": 32, "max_position_embeddings": 24, "initializer_range": 0.3, "pad_token_id": 0}

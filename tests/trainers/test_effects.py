@@ -113,8 +113,8 @@ SHOWN: dict[str, dict[str, str]] = {
         "RunConfig.epochs": "steps_of_a_share_of_epochs_are_not_rounded_up",  # without run.max_steps
     },
     "trainers/test_methods.py": {
-        "SimCSEConfig.supervised": "supervised_simcse_weights_a_samples_own_contradiction",
-        "SimCSEConfig.hard_negative_log_weight": "supervised_simcse_weights_a_samples_own_contradiction",
+        "SimCSEConfig.supervised": "losses_are_the_formulas_of_their_views",
+        "SimCSEConfig.hard_negative_log_weight": "losses_are_the_formulas_of_their_views",
         "NonLingSettings.summed": "updates",
         "MultiCSEConfig.summed": "updates",
         "ImagePatchesConfig.path": "image_patches_are_vit_embeddings",
@@ -135,8 +135,10 @@ SHOWN: dict[str, dict[str, str]] = {
         "RunConfig.compile": "a_compiled_encoder_has_the_same_losses",
     },
     "trainers/engine/test_features.py": {
-        "RunConfig.callbacks": "callbacks_get_steps_and_evaluations",
-        "StreamConfig.weights": "a_setting_changes_training_and_resumes_exactly",
+        "StreamConfig.weights": "a_run_with_every_setting_resumes_exactly",
+    },
+    "trainers/engine/test_guests.py": {
+        "RunConfig.callbacks": "a_callback_gets_a_copy_of_the_metrics",
     },
     "trainers/engine/test_launch.py": {
         "StreamConfig.on_bad_sample": "skipped_samples_are_in_the_summary",

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from multicse.data.streams.base import Batch
-from multicse.data.streams.inputs import ImageInput
 from multicse.models.audio_towers import HTSATTower
 from multicse.models.towers import ViTTower
 from multicse.pipelines import gclsr
@@ -34,19 +33,16 @@ from multicse.trainers.gather import average, offset, rank, synchronised, world_
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.method import Method, MethodConfig, StepOutput
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
-from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
+from multicse.trainers.nonling import NonLingCSEConfig, VisualCSEConfig
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.recipe import RecipeError
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
-from tests.worlds import example, in_processes
+from tests.worlds import AUDIO, IMAGE, TOWER, example, in_processes
 
 SIMCSEPP, TSDAE, UML = map(example, ("simcsepp", "tsdae", "uml"))
 ROWS = 64
-IMAGE = ImageConfig(image_size=8, patch_size=4)
-TOWER = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
-AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
 
 METHODS = {
     "simcse": SimCSEConfig(),

@@ -53,16 +53,6 @@ def test_disagree_5_4_each_view_predicts_the_other(stop_gradient: bool) -> None:
     assert out.metrics["projection_spread"].item() == pytest.approx(units.std(0).mean() * 16**0.5)
 
 
-def test_batchnorm_has_separate_statistics_per_view() -> None:
-    """A view encoded alone has the same projections, since its statistics are separate."""
-    made, given = method(augmentation="none"), batch(views=2)
-    both = made.groups.projections(made.encode("text", given).values())[0]
-    for view in (0, 1):
-        one = given.replace(**{n: t[:, view : view + 1] for n, t in given.tensors.items()})
-        alone = made.groups.projections(made.encode("text", one).values())[0]
-        assert torch.allclose(alone[:, 0], both[:, view], atol=1e-6)
-
-
 @pytest.mark.parametrize(("variant", "always"), [("paper", True), ("released", False), ("fixed", False)])
 def test_disagree_5_1_attention_in_training_only_or_always(variant: Any, always: bool) -> None:
     made = method(variant=variant, augmentation="none")

@@ -1,110 +1,201 @@
-"""SimCSE, VisualCSE and AudioCSE: modules, losses and differences between the variants."""
+"""Losses of methods and their variants as formulas; modules and patches of SimCSE, VisualCSE and AudioCSE."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
 from multicse.data.streams.base import Batch
 from multicse.models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
 from multicse.trainers import losses
-from multicse.trainers.method import Variant
-from multicse.trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
-from multicse.trainers.simcse import MixedSimCSEConfig, SimCSE, SimCSEConfig
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.method import MethodConfig, Variant
+from multicse.trainers.multicse import MultiCSEConfig
+from multicse.trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
+from multicse.trainers.simcse import MixedSimCSEConfig, NegativesConfig, SimCSEConfig
 from tests.conftest import PACKAGE
 from tests.models import tiny_encoder
+from tests.worlds import AUDIO, IMAGE, TOWER, example
 
-IMAGE = ImageConfig(image_size=8, patch_size=4)
-AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
-VARIANTS: tuple[Variant, ...] = ("paper", "released", "fixed")
+
+def made(config: MethodConfig) -> Any:
+    """The method without dropout."""
+    return config.build(tiny_encoder.encoder(config=tiny_encoder.bert_config(0.0)))
 
 
 def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
-def simcse(dropout: float = 0.0, **settings: object) -> SimCSE:
-    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
-    return SimCSEConfig.model_validate(settings).build(encoder)
+def simcse(z: Tensor, temperature: float = 0.05, weight: float = 0.0) -> Tensor:
+    return losses.simcse(z[:, 0], z[:, 1], z[:, 2] if z.shape[1] == 3 else None, temperature, weight)
 
 
-def nonling(config: VisualCSEConfig | AudioCSEConfig | NonLingCSEConfig, dropout: float = 0.0) -> NonLingCSE:
-    return config.build(tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout)))
+def visualcse(variant: Variant, simclr: bool, z: Any, y: Any) -> dict[str, Tensor]:
+    """[errata 2.3] paper: eq. 4; released: ranks of labels as columns; fixed: Khosla's SupCon.
+
+    Eq. 2 to 7 are sums, over 5 texts and 12 images; the code uses means.
+    """
+    first, second = z["image"].unbind(1)
+    if simclr:
+        image = losses.info_nce(first, second, 0.07)
+    elif variant == "fixed":
+        image = losses.supcon(z["image"], z["image"], y["image"], 0.07)
+    else:
+        formula = losses.supcon_eq4 if variant == "paper" else losses.supcon_released
+        image = formula(first, second, y["image"], 0.07)
+    texts, images = (5, 12) if variant == "paper" else (1, 1)
+    return {"image": images * image, "text": texts * simcse(z["text"])}
 
 
-def test_unsupervised_simcse_encodes_each_text_twice() -> None:
-    method = simcse(dropout=0.1).train()
-    batch = tiny_encoder.text_batch(5)
-    views = method.encode("text", batch)["views"]
-    assert views.shape == (5, 2, 16)
-    assert (views[:, 0] - views[:, 1]).abs().amax(1).min() > 1e-4  # every pair differs, by dropout
-    still = method.eval().encode("text", batch)["views"]
-    close(still[:, 0], still[:, 1])
-    ids, mask = (batch[name][:, 0] for name in ("input_ids", "attention_mask"))
-    close(still[:, 0], method.sentence_encoder.project(method.sentence_encoder.model(ids, mask).last_hidden_state[:, 0]))
+def clip(z: Any, y: Any) -> dict[str, Tensor]:
+    items, first = z["items"], z["pairs"][:, 0]
+    return {"contrastive": losses.contrastive(items, first, items, first, 1 / 0.07)}
 
 
-def test_supervised_simcse_weights_a_samples_own_contradiction() -> None:
-    method = simcse(supervised=True, hard_negative_log_weight=0.7)
-    batch = tiny_encoder.text_batch(6, views=3)
-    z = method.encode("text", batch)["views"]
-    out = method({"text": batch})
-    close(out.losses["text"], losses.simcse(z[:, 0], z[:, 1], z[:, 2], 0.05, 0.7))
-    pair = Batch({name: t[:, :2] for name, t in batch.tensors.items()})
-    close(method({"text": pair}).losses["text"], losses.simcse(z[:, 0], z[:, 1]))
+def cyclip(z: Any, y: Any) -> dict[str, Tensor]:
+    """Losses of pairs take the first view of a caption, and SimCSE compares both."""
+    items, first = z["items"], z["pairs"][:, 0]
+    return {
+        **clip(z, y),
+        "i_cyclic": losses.consistency(items, first, items, first),
+        "c_cyclic": losses.consistency(items, first, first, items),
+        "captions": simcse(z["pairs"]),
+        **{name: simcse(z[name]) for name in ("nli", "nli_sentences")},
+    }
 
 
-def test_a_frozen_guide_finds_the_false_negatives_of_a_trained_encoder() -> None:
-    """The guide is the initial encoder without dropout, which does not train, and which checkpoints do not contain."""
-    method = simcse(dropout=0.1, negatives={"margin": 0.02, "guide": "frozen", "hardness": 1.5}).train()
+def cyclip_paper(z: Any, y: Any) -> dict[str, Tensor]:
+    """[errata 4.1, 4.2] Sums over the batch, and over two directions instead of their mean."""
+    samples = {"nli": 4, "nli_sentences": 3}
+    return {name: loss * samples.get(name, 5) * (1 + (name == "contrastive")) for name, loss in cyclip(z, y).items()}
+
+
+def multicse(z: Any, y: Any) -> dict[str, Tensor]:
+    parts = {name: losses.supcon(z[name], z[name], y[name], 0.07) for name in ("image", "audio")}
+    return {"text": simcse(z["text"]), **parts}
+
+
+WEIGHTS = {"i_cyclic": 0.2, "c_cyclic": 0.2, "captions": 0.1, "nli": 0.1, "nli_sentences": 0.1}
+TRIPLES = SimCSEConfig(supervised=True)
+SIMCLR = IMAGE.model_copy(update={"loss": "simclr"})
+FORMULAS: dict[str, tuple[MethodConfig, int, Callable[[Any, Any], dict[str, Tensor]]]] = {
+    "simcse": (SimCSEConfig(), 1, lambda z, y: {"text": simcse(z["text"])}),
+    "simcse of pairs": (TRIPLES, 2, lambda z, y: {"text": simcse(z["text"])}),
+    "simcse of triples": (
+        SimCSEConfig(supervised=True, hard_negative_log_weight=0.7, temperature=0.2),
+        3,
+        lambda z, y: {"text": simcse(z["text"], 0.2, 0.7)},
+    ),
+    "mixed": (MixedSimCSEConfig(), 1, lambda z, y: {"nli": simcse(z["nli"]), "text": simcse(z["text"])}),
+    "simcse++ without its parts": (
+        example("simcsepp").SimCSEPPConfig(negatives="dropout", dimension_weight=0.0),
+        1,
+        lambda z, y: {"text": simcse(z["text"])},
+    ),
+    "multicse": (MultiCSEConfig(image=IMAGE, audio=AUDIO), 1, multicse),
+    "clip": (CLIPConfig(tower=TOWER, embed_dim=6), 1, clip),
+    "cyclip": (CLIPConfig(tower=TOWER, embed_dim=6, **WEIGHTS), 1, cyclip),
+    "cyclip, paper": (CLIPConfig(tower=TOWER, embed_dim=6, variant="paper", **WEIGHTS), 1, cyclip_paper),
+}
+for variant in ("paper", "released", "fixed"):
+    for views, text in {1: SimCSEConfig(), 3: TRIPLES}.items():
+        own = VisualCSEConfig(image=IMAGE, text=text, variant=variant)
+        FORMULAS[f"visualcse, {variant}, {views} texts"] = (own, views, partial(visualcse, variant, False))
+    own = VisualCSEConfig(image=SIMCLR, variant=variant)
+    FORMULAS[f"visualcse, {variant}, simclr"] = (own, 1, partial(visualcse, variant, True))
+"""Method, number of texts of a sample, and its losses of views ``z`` and labels ``y`` by stream."""
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_losses_are_the_formulas_of_their_views(name: str) -> None:
+    """The views are random, so that none can take the place of another. SimCLR needs no labels."""
+    config, views, formula = FORMULAS[name]
+    method = config.build(tiny_encoder.encoder("mean"))
+    everything = {
+        "text": tiny_encoder.text_batch(5, views=views),
+        "image": tiny_encoder.image_batch(12),
+        "audio": tiny_encoder.audio_batch(12),
+        "pairs": tiny_encoder.pair_batch(5),
+        "nli": tiny_encoder.text_batch(4, views=3),
+        "nli_sentences": tiny_encoder.text_batch(3),
+    }
+    batches = {stream: everything[stream] for update in config.updates().values() for stream in update}
+    if "simclr" in name:
+        batches["image"] = Batch({"image": batches["image"]["image"]})
+    features = {
+        stream: {key: F.normalize(torch.randn_like(value), dim=-1) for key, value in method.encode(stream, batch).items()}
+        for stream, batch in batches.items()
+    }
+    z: dict[str, Any] = {stream: parts.get("views", parts.get("texts")) for stream, parts in features.items()}
+    z["items"] = features.get("pairs", {}).get("items")
+    expected = formula(z, {stream: batch["label"] for stream, batch in batches.items() if "label" in batch})
+    found = method.losses(features, batches).losses
+    assert found.keys() == expected.keys()
+    for part, value in expected.items():
+        close(found[part], value)
+
+
+CHOSEN = NegativesConfig(margin=0.1, guide="frozen", hardness=1.5)
+GUIDED: dict[str, tuple[MethodConfig, Batch]] = {
+    "text": (SimCSEConfig(negatives=CHOSEN), tiny_encoder.text_batch(8)),
+    "pairs": (CLIPConfig(tower=TOWER, embed_dim=6, captions=0.5, negatives=CHOSEN), tiny_encoder.pair_batch(8)),
+}
+
+
+@pytest.mark.parametrize("stream", GUIDED)
+def test_a_frozen_guide_finds_the_false_negatives_of_sentences(stream: str) -> None:
+    """The guide is the initial encoder without dropout, which does not train, and which checkpoints do not contain.
+
+    The loss of pairs keeps all negatives.
+    """
+    config, batch = GUIDED[stream]
+    method: Any = config.build(tiny_encoder.encoder("mean")).train()
     assert not any(name.startswith("judge") for name in method.state_dict())
-    batch, initial = tiny_encoder.text_batch(8), tiny_encoder.encoder(config=tiny_encoder.bert_config(0.1)).eval()
     with torch.no_grad():
         for parameter in method.sentence_encoder.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        judged = initial({name: t[:, 0] for name, t in batch.tensors.items()})
-    features = method.encode("text", batch)
+        judged = tiny_encoder.encoder("mean").eval()({name: t[:, 0] for name, t in batch.tensors.items() if name != "image"})
+    features = method.encode(stream, batch)
     close(features["judged"][:, 0], judged)
     assert not features["judged"].requires_grad
-    similarities = losses.cosine_similarity(judged, judged)
-    left_out = (similarities > 0.98) & ~torch.eye(8, dtype=torch.bool)
+    left_out = (losses.cosine_similarity(judged, judged) > 0.9) & ~torch.eye(8, dtype=torch.bool)
     assert 0 < left_out.sum() < 56
-    z = features["views"]
-    expected = losses.simcse(z[:, 0], z[:, 1], temperature=0.05, hardness=1.5, left_out=left_out)
-    close(method.losses({"text": features}, {"text": batch}).losses["text"], expected)
-
-
-def test_mixed_simcse_adds_the_losses_of_triples_and_sentences() -> None:
-    method = MixedSimCSEConfig(nli_weight=0.5).build(tiny_encoder.encoder(config=tiny_encoder.bert_config(0.0)))
-    batches = {"nli": tiny_encoder.text_batch(6, views=3), "text": tiny_encoder.text_batch(5, seed=1)}
-    out = method(batches)
-    nli, text = (method.encode(name, batch)["views"] for name, batch in batches.items())
-    close(out.losses["nli"], losses.simcse(nli[:, 0], nli[:, 1], nli[:, 2]))
-    close(out.losses["text"], losses.simcse(text[:, 0], text[:, 1]))
-    assert method.loss_weights == {"nli": 0.5} and not method.sentence_encoder.head_only_trains
+    views = features["views"] if stream == "text" else features["texts"]
+    expected = losses.simcse(views[:, 0], views[:, 1], hardness=1.5, left_out=left_out)
+    found = method.losses({stream: features}, {stream: batch}).losses
+    close(found["text" if stream == "text" else "captions"], expected)
+    if stream == "pairs":
+        scale = method.sentence_encoder.scale
+        first, items = views[:, 0], features["items"]
+        close(found["contrastive"], losses.contrastive(items, first, items, first, scale))
 
 
 def test_unsupervised_mlp_is_used_in_training_only() -> None:
     """Unsupervised, [CLS] is evaluated without the mlp; supervised, with it."""
     tokens = {name: t[:, 0] for name, t in tiny_encoder.text_batch(4).tensors.items()}
-    unsupervised, supervised = simcse().eval(), simcse(supervised=True).eval()
+    unsupervised, supervised = (made(SimCSEConfig(supervised=given)).eval() for given in (False, True))
     cls = unsupervised.sentence_encoder.model(**tokens).last_hidden_state[:, 0]
     close(unsupervised.sentence_encoder(tokens), cls)
     head = supervised.sentence_encoder.head
     assert head is not None
     close(supervised.sentence_encoder(tokens), torch.tanh(cls @ head.linear.weight.T + head.linear.bias))
-    assert simcse(head="none").sentence_encoder.head is None
+    assert made(SimCSEConfig(head="none")).sentence_encoder.head is None
 
 
 @pytest.mark.parametrize("supervised", [False, True])
 def test_order_of_heads(supervised: bool) -> None:
     """Unsupervised CLS -> image_mlp; supervised CLS -> mlp (the text's) -> image_mlp."""
-    method = nonling(VisualCSEConfig(text=SimCSEConfig(supervised=supervised), image=IMAGE))
+    method = made(VisualCSEConfig(text=SimCSEConfig(supervised=supervised), image=IMAGE))
     batch = tiny_encoder.image_batch(3)
     encoder = method.sentence_encoder
     tokens = method.patches["image"](batch["image"].flatten(0, 1))
@@ -112,47 +203,6 @@ def test_order_of_heads(supervised: bool) -> None:
     assert encoder.head is not None
     expected = method.heads["image"](encoder.head(cls) if supervised else cls)
     close(method.encode("image", batch)["views"].flatten(0, 1), expected)
-
-
-def test_images_share_layers_but_not_embeddings_with_text() -> None:
-    method = nonling(VisualCSEConfig(image=IMAGE))
-    method({"image": tiny_encoder.image_batch(8)}).losses["image"].backward()
-    touched = {name for name, p in method.named_parameters() if p.grad is not None}
-    layers = {n for n, _ in method.named_parameters() if n.startswith("sentence_encoder.model.encoder.")}
-    own = {n for n, _ in method.named_parameters() if n.startswith(("patches.image.", "heads.image."))}
-    assert touched == layers | own and layers and own
-
-
-def test_loss_of_each_variant() -> None:
-    """[errata 2.3] paper: eq. 4; released: ranks of labels as columns; fixed: Khosla's SupCon. All three differ."""
-    batch = tiny_encoder.image_batch(12)
-    found = {}
-    for variant in VARIANTS:
-        method = nonling(VisualCSEConfig(image=IMAGE, variant=variant))
-        z, y = method.encode("image", batch)["views"], batch["label"]
-        expected = {
-            "paper": lambda z=z, y=y: 12 * losses.supcon_eq4(z[:, 0], z[:, 1], y, 0.07),  # a sum
-            "released": lambda z=z, y=y: losses.supcon_released(z[:, 0], z[:, 1], y, 0.07),
-            "fixed": lambda z=z, y=y: losses.supcon(z, z, y, 0.07),
-        }[variant]()
-        found[variant] = method({"image": batch}).losses["image"]
-        close(found[variant], expected)
-    assert len({round(loss.item(), 3) for loss in found.values()}) == 3
-    for variant in VARIANTS:  # SimCLR is equal in all variants, and needs no labels
-        method = nonling(VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"}), variant=variant))
-        unlabelled = Batch({"image": batch["image"]})
-        z = method.encode("image", unlabelled)["views"]
-        expected = losses.info_nce(z[:, 0], z[:, 1], 0.07) * (12 if variant == "paper" else 1)
-        close(method({"image": unlabelled}).losses["image"], expected)
-
-
-@pytest.mark.parametrize("views", [1, 3])
-def test_losses_of_the_paper_are_sums(views: int) -> None:
-    """Eq. 2 and 3, of text (images: `test_loss_of_each_variant`); the code uses means."""
-    method = nonling(VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=views == 3), variant="paper"))
-    batch = tiny_encoder.text_batch(5, views=views)
-    z = method.encode("text", batch)["views"]
-    close(method({"text": batch}).losses["text"], 5 * losses.simcse(z[:, 0], z[:, 1], z[:, 2] if views == 3 else None))
 
 
 def test_updates() -> None:
@@ -163,7 +213,7 @@ def test_updates() -> None:
     assert [*AudioCSEConfig().updates().values()] == [("audio",), ("text",)]
     assert [*NonLingCSEConfig().updates().values()] == [("image",), ("audio",), ("text",)]
     assert [*NonLingCSEConfig(summed=True).updates().values()] == [("image", "audio", "text")]
-    method = nonling(VisualCSEConfig(image=IMAGE, summed=True))
+    method = made(VisualCSEConfig(image=IMAGE, summed=True))
     batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(4)}
     assert list(method(batches).losses) == ["image", "text"]
     assert method.loss_weights == {"image": 0.05}

@@ -13,17 +13,13 @@ from torch import Tensor
 
 from multicse.data.streams.base import Batch
 from multicse.trainers import losses
-from multicse.trainers.engine.step import Stepper
 from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
-from multicse.trainers.nonling import AudioConfig, ImageConfig
-from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.models import tiny_encoder
 from tests.trainers.test_sgbert import contrast
+from tests.worlds import AUDIO, IMAGE
 
-IMAGE = ImageConfig(image_size=8, patch_size=4)
-AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
 BATCHES = {"image": tiny_encoder.image_batch(6), "audio": tiny_encoder.audio_batch(5), "text": tiny_encoder.text_batch(7)}
 
 
@@ -38,21 +34,6 @@ def out(method: MultiCSE) -> dict[str, Tensor]:
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
-
-def test_parts_extend_simcse_and_nonlingcse() -> None:
-    """Text alone is SimCSE, and images and audio are NonLing-CSE; a part with weight 0 is not computed."""
-    plain = out(made())
-    z = made().encode("text", BATCHES["text"])["views"]
-    assert plain.keys() == {"text"} and plain["text"] == losses.simcse(z[:, 0], z[:, 1])
-    method = made(image=IMAGE, audio=AUDIO, guidance=0.5, grouped=0.2, cyclic=3.0)
-    found = out(method)
-    assert found.keys() == {"text", "image", "audio", "guidance", "grouped", "cyclic", "regularisation"}
-    assert found["text"] == plain["text"] and found["regularisation"] == 0
-    assert method.loss_weights == {
-        **{"image": 0.05, "audio": 0.01, "cyclic": 3.0, "guidance": 0.5, "grouped": 0.2},
-        "regularisation": 0.5 * 0.1,
-    }
 
 
 def test_matryoshka_adds_losses_of_the_text_only() -> None:
@@ -143,18 +124,3 @@ def test_schedule_of_the_weights(schedule: str, half: float) -> None:
         method.progress = progress
         weights = method.loss_weights
         assert [weights[name] for name in ("image", "cyclic", "guidance")] == pytest.approx([0.05 * left, 2 * left, 1.0])
-
-
-def test_the_engine_sets_the_progress_of_the_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from multicse.trainers.engine.launch import run_recipe
-
-    seen: list[float] = []
-    step = Stepper.__call__
-
-    def watched(self: Stepper, *arguments: Any) -> None:
-        seen.append(self.method.progress)
-        step(self, *arguments)
-
-    monkeypatch.setattr(Stepper, "__call__", watched)
-    run_recipe(recipe.replace("run.max_steps", 4).replace("evaluation.select", None).replace("evaluation.final", ()))
-    assert seen == [0.0, 0.25, 0.5, 0.75]

@@ -24,11 +24,11 @@ from multicse.trainers.sgbert import SGBERTConfig
 from multicse.trainers.simcse import SimCSEConfig
 from tests.cuda_like import attention
 from tests.models import tiny_encoder
-from tests.trainers.test_clip import VIT, ended, text_config
+from tests.trainers.test_clip import ended, text_config
 from tests.trainers.test_decoders import DECODERS
-from tests.trainers.test_methods import AUDIO, IMAGE
 from tests.trainers.test_mocoutrl import triplets
 from tests.trainers.test_sgbert import FAMILIES
+from tests.worlds import AUDIO, IMAGE, TOWER
 
 Made = Callable[[TextEncoder], Method]
 text = tiny_encoder.text_batch
@@ -39,7 +39,7 @@ METHODS: dict[str, tuple[Made, dict[str, Batch]]] = {
     "sgbert": (SGBERTConfig(head_width=24).build, {"text": text(12)}),
     "mocoutrl": (MoCoUTRLConfig().build, {"text": triplets(12)}),
     "mlm": (MaskedLMConfig().build, {"text": text(12)}),
-    "clip": (CLIPConfig(tower=VIT, embed_dim=6, captions=1.0).build, {"pairs": ended(tiny_encoder.pair_batch(12))}),
+    "clip": (CLIPConfig(tower=TOWER, embed_dim=6, captions=1.0).build, {"pairs": ended(tiny_encoder.pair_batch(12))}),
 }
 CASES = [*((name, "bert") for name in METHODS), ("clip", "clip")]
 CASES += [(name, family) for name in ("simcse", "sgbert", "mocoutrl") for family in FAMILIES]

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from multicse.models.adapters import without_dropout
-from multicse.trainers import losses
 from tests.models import tiny_encoder
 from tests.worlds import example
 
@@ -51,15 +50,6 @@ def test_losses_equal_explicit_loops() -> None:
     assert method.loss_weights == {"dimensions": 0.1}
 
 
-def test_negatives_without_dropout_repeat_and_positives_differ() -> None:
-    method, batch = made(), tiny_encoder.text_batch(5)
-    first, second = method.encode("text", batch), method.encode("text", batch)
-    assert torch.equal(first["plain"], second["plain"]) and not torch.equal(first["views"], second["views"])
-    assert first["plain"].requires_grad
-    evaluated = method.eval().encode("text", batch)["views"][:, 0]
-    torch.testing.assert_close(first["plain"], evaluated, rtol=0, atol=1e-12)
-
-
 def test_without_dropout_restores_each_mode() -> None:
     method = made()
     method.sentence_encoder.model.encoder.layer[0].eval()
@@ -68,12 +58,3 @@ def test_without_dropout_restores_each_mode() -> None:
         assert not any(part.training for part in method.modules())
         raise KeyError
     assert [part.training for part in method.modules()] == modes and {*modes} == {True, False}
-
-
-def test_without_both_parts_it_is_simcse() -> None:
-    method, batch = made(negatives="dropout", dimension_weight=0.0, temperature=0.2), tiny_encoder.text_batch(6)
-    features = method.encode("text", batch)
-    found = method.losses({"text": features}, {"text": batch}).losses
-    assert features.keys() == {"views"} and found.keys() == {"text"}
-    views = features["views"]
-    torch.testing.assert_close(found["text"], losses.simcse(views[:, 0], views[:, 1], temperature=0.2))

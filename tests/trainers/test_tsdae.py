@@ -1,4 +1,4 @@
-"""TSDAE: loss against transformers' BERT decoder and a loop in float64, deleted words against a loop, and the export."""
+"""TSDAE: loss against transformers' BERT decoder and a loop in float64, and deleted words against a loop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from transformers import (
     BertConfig,
@@ -24,7 +23,6 @@ from tests.worlds import example
 
 tsdae = example("tsdae")
 TSDAEConfig, continuations, delete_words = tsdae.TSDAEConfig, tsdae.continuations, tsdae.delete_words
-WORDS = ["A big dog runs in the park.", "the cat sleeps", "a man plays guitar on the street", "red"]
 
 
 def made(deletion: float = 0.0, dropout: float = 0.0) -> Any:
@@ -79,30 +77,6 @@ def test_the_loss_is_transformers_tied_decoder_in_loops() -> None:
         optimizer.step()
 
 
-def test_the_encoder_sees_the_remaining_words_only() -> None:
-    """With deletion the decoder's targets stay whole: equal seeds give equal losses, others do not."""
-    method, batch = made(deletion=0.6).eval(), tiny_encoder.text_batch(6, length=12)
-    losses = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        out = method.encode("text", batch)
-        losses.append(out["loss"].sum().item())
-        assert out["count"].tolist() == (batch["attention_mask"].sum(2)[:, 0] - 1).tolist()
-    assert losses[0] == losses[1] != losses[2]
-
-
-def test_dropout_acts_on_heads_of_the_memory() -> None:
-    memory: Any = made(dropout=0.5).memories[0].train()
-    torch.nn.init.eye_(memory.dense.weight)
-    memory.dropout.p = 0.0
-    memory.norm = torch.nn.Identity()
-    sentence = torch.randn(1, 40, 16, dtype=torch.float64)
-    found = memory(torch.zeros_like(sentence), sentence).detach() / memory.value(sentence).detach()
-    heads = found.unflatten(-1, (2, 8))
-    assert (heads == heads[..., :1]).logical_or((heads - heads[..., :1]).abs() < 1e-9).all()
-    assert set(heads[..., 0].flatten().round(decimals=6).tolist()) == {0.0, 2.0}
-
-
 def test_deleted_words_in_a_loop() -> None:
     """Pieces of a word share a random number; the word with the largest one stays, as do [CLS] and [SEP]."""
     generator = torch.Generator().manual_seed(0)
@@ -142,16 +116,6 @@ def test_pieces_that_continue_a_word(pieces: list[str], wanted: list[bool]) -> N
             return [self[i] for i in ids]
 
     assert continuations(Vocabulary(pieces)).tolist() == wanted
-
-
-def test_the_export_has_no_decoder_and_equals_sentence_transformers(tmp_path: Path) -> None:
-    method = made().float().eval()
-    method.sentence_encoder.save(str(tmp_path))
-    names = load_file(tmp_path / "model.safetensors").keys()
-    assert {name for name in names if "pooler" not in name} == method.sentence_encoder.model.state_dict().keys()
-    ours = method.sentence_encoder(method.sentence_encoder.tokenize(WORDS))
-    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(WORDS, convert_to_tensor=True)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_layers_of_roberta_decode() -> None:

@@ -1,4 +1,4 @@
-"""UML: the loss of masked patches compared with explicit loops, the shared layers, and errors that name the setting."""
+"""UML: the loss of masked patches compared with explicit loops, and errors that name the setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import CLIPTextConfig
 
-from multicse.trainers.engine.checks import check_settings
 from tests.models import tiny_encoder
 from tests.worlds import example
 
@@ -50,37 +49,12 @@ def test_the_error_of_masked_patches_equals_explicit_loops() -> None:
     assert found == pytest.approx(total, rel=1e-10)
 
 
-def test_images_and_text_share_the_layers_only() -> None:
-    method = made()
-    touched: dict[str, set[str]] = {}
-    image = tiny_encoder.image_batch(4)
-    for stream, batch in (("image", image.replace(image=image["image"].double())), ("text", tiny_encoder.text_batch(4))):
-        method.zero_grad(set_to_none=True)
-        method({stream: batch}).losses[stream].backward()
-        touched[stream] = {name for name, p in method.named_parameters() if p.grad is not None}
-    layers = {name for name, _ in method.named_parameters() if name.startswith("sentence_encoder.model.encoder.")}
-    assert touched["image"] & touched["text"] == layers
-    own = {name for name, _ in method.named_parameters() if name.startswith(("patches.", "decoder."))}
-    assert own and touched["image"] == layers | own
-
-
 def test_updates_alternate_or_are_summed() -> None:
     assert [*UMLConfig(summed=False).updates().values()] == [("image",), ("text",)]
     assert [*UMLConfig().updates().values()] == [("image", "text")]
     method, image = made(), tiny_encoder.image_batch(4)
     batches = {"image": image.replace(image=image["image"].double()), "text": tiny_encoder.text_batch(4)}
     assert {*method(batches).losses} == {"image", "text"} and method.loss_weights == {"image": 1.0}
-
-
-@pytest.mark.parametrize("name", recipes.RECIPES)
-def test_one_optimizer_unless_the_modalities_alternate(name: str) -> None:
-    """The authors' code has one optimizer and one learning rate for all parameters; the abstract's form has one each."""
-    recipe = recipes.RECIPES[name]()
-    alternates = name.endswith("alternating")
-    assert {*recipe.optim} == ({"text", "image"} if alternates else {"image+text"})
-    assert not any(optim.groups for optim in recipe.optim.values())
-    assert recipe.method.summed != alternates
-    check_settings(recipe)
 
 
 def test_other_models_are_refused() -> None:

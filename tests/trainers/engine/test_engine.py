@@ -20,26 +20,18 @@ from multicse.trainers.engine.progress import render
 from multicse.trainers.engine.step import NonFiniteLoss
 from multicse.trainers.method import Schedule, StepOutput
 from multicse.trainers.recipe import OptimConfig, Recipe
-from tests.worlds import Memory, engine, interrupted, run, same_weights, text_only
+from tests.worlds import Memory, engine, resumed_exactly, run, same_weights, text_only
 
 FROZEN = {f"optim.{update}.lr": 0.0 for update in ("text", "image", "audio")}
 
 
-@pytest.mark.parametrize("chunk", [None, 3])
-def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path, chunk: int | None) -> None:
-    """Stopped at step 3, in the middle of an epoch of every stream, with the states of several optimizers."""
-    recipe = recipe.replace("run.mini_batch_size", chunk)
-    whole, expected, before = run(recipe)
-    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
-    interrupted(half)
-    resumed, result, after = run(half)
-    assert sorted(resumed.values) == [4, 5, 6]
-    for step in (4, 5, 6):
-        assert resumed.losses()[step] == whole.losses()[step]
-    same_weights(before.method, after.method)
-    assert after.baseline == before.baseline and after.baseline.keys() == {"lee"}
-    assert result["changes"] == expected["changes"] and result["changes"]["lee"]["n"] == 435
-    assert resumed.values[6]["trained_change/lee/p"] == result["changes"]["lee"]["p"] <= 1
+def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path) -> None:
+    """Stopped at step 3, in the middle of an epoch of every stream and in mini-batches, with several optimizers."""
+    whole, resumed = resumed_exactly(recipe.replace("run.mini_batch_size", 3), tmp_path)
+    assert sorted(resumed[0].values) == [4, 5, 6]
+    assert resumed[2].baseline == whole[2].baseline and resumed[2].baseline.keys() == {"lee"}
+    assert resumed[1]["changes"] == whole[1]["changes"] and resumed[1]["changes"]["lee"]["n"] == 435
+    assert resumed[0].values[6]["trained_change/lee/p"] == resumed[1]["changes"]["lee"]["p"] <= 1
 
 
 def test_the_untrained_encoder_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Settings that change training, compared with a naive version or the library that is known for them.
 
-With each setting a run resumes exactly and trains in two processes.
+With all of them a run resumes exactly and trains in two processes.
 """
 
 from __future__ import annotations
@@ -19,29 +19,24 @@ from torch import Tensor
 
 from multicse.models.adapters import merged
 from multicse.models.config import EncoderConfig
-from multicse.pipelines import cyclip, simcse
+from multicse.pipelines import cyclip
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine import deliver, launch
 from multicse.trainers.engine.checkpoint import build_method, load_method
 from multicse.trainers.engine.checks import check_recipe, check_settings
 from multicse.trainers.engine.export import write_export
-from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.store import CheckpointError
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
-from tests.trainers.engine.test_engine import Memory, engine, interrupted, run, same_weights
-from tests.worlds import in_processes, journal, text_only, write_text
+from tests.worlds import Memory, engine, in_processes, interrupted, resumed_exactly, run, same_weights, text_only, write_text
 
-FEATURES: dict[str, dict[str, Any]] = {
-    "lora": {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1},
-    "matryoshka": {"run.matryoshka": (4, 8)},
-    "ema": {"run.ema": 0.5},
-    "layer_decay": {"optim.text.layer_decay": 0.5},
-    "weights": {"streams.text.weights": (1, 3)},
-    "negatives": {"method.negatives": {"margin": 0.02, "guide": "frozen", "hardness": 2.0}},
+SETTINGS: dict[str, Any] = {
+    **{"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1, "run.matryoshka": (4, 8), "run.ema": 0.5},
+    **{"optim.text.layer_decay": 0.5, "streams.text.weights": (1, 3)},
+    "method.negatives": {"margin": 0.02, "guide": "frozen", "hardness": 2.0},
 }
 
 
@@ -53,39 +48,27 @@ def short(recipe: Recipe, place: Path) -> Recipe:
     return text_only(recipe).changed(changes)
 
 
-@pytest.mark.parametrize("name", FEATURES)
-def test_a_setting_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
-    plain, _, _ = run(short.replace("run.output_dir", str(tmp_path / "plain")))
-    recipe = short.changed(FEATURES[name])
-    whole, _, before = run(recipe)
-    assert whole.losses() != plain.losses()
-    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
-    interrupted(half)
-    resumed, _, after = run(half)
-    assert sorted(resumed.values) == [4, 5, 6]
-    assert [resumed.losses()[step] for step in (4, 5, 6)] == [whole.losses()[step] for step in (4, 5, 6)]
-    same_weights(before.method, after.method)
-    same_weights(before.chosen, after.chosen)
+def test_a_run_with_every_setting_resumes_exactly(short: Recipe, tmp_path: Path) -> None:
+    """Each setting by itself is in test_effects.py, except for the weights of data sets."""
+    (whole, _, _), _ = resumed_exactly(short.changed(SETTINGS), tmp_path)
+    equal, _, _ = run(short.changed({**SETTINGS, "streams.text.weights": ()}))
+    assert whole.losses() != equal.losses()
 
 
-def _worker(rank: int, folder: str) -> None:
-    recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
-    Host.rank, Host.world_size = rank, 2
+def _worker(rank: int, folder: str, recipe: Recipe) -> None:
     deliver.draw_figures = lambda *_: None
     if rank:  # transformers saves models on the first rank only
         launch.check_vectors = lambda recipe: None
     with contextlib.suppress(CheckpointError):  # of the rank that saves no checkpoint
-        launch.run_recipe(recipe)
+        own = {"run.output_dir": f"{folder}/run-{rank}", "run.tracking_uri": f"sqlite:///{folder}/{rank}.db"}
+        launch.run_recipe(recipe.changed(own))
 
 
 def test_two_processes_train_with_every_setting(short: Recipe, tmp_path: Path, tables: Path) -> None:
     """Both end with equal parameters."""
-    recipe = short.changed({path: value for changes in FEATURES.values() for path, value in changes.items()})
     for rank in (0, 1):
-        uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
-        own = recipe.changed({"run.output_dir": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
-        (tmp_path / f"{rank}.json").write_text(own.to_json())
-    in_processes(_worker, tmp_path)
+        shutil.copy(tables, tmp_path / f"{rank}.db")
+    in_processes(_worker, tmp_path, short.changed(SETTINGS))
     summary = json.loads((tmp_path / "run-0" / "summary.json").read_text())
     assert len(set(summary["fingerprints"])) == 1 and len(summary["fingerprints"]) == 2 and summary["steps"] == 6
 
@@ -218,35 +201,6 @@ def test_each_data_set_needs_a_weight(short: Recipe) -> None:
             check_recipe(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
 
 
-CALLBACK = """
-import json
-from pathlib import Path
-
-def note(step, metrics, engine):
-    with Path({place!r}).open("a") as file:
-        file.write(json.dumps([step, engine.steps, engine.recipe.name, sorted(metrics)]) + "\\n")
-"""
-
-
-@pytest.mark.parametrize("module", ["mine.notes", "{}/mine/notes.py"])
-def test_callbacks_get_steps_and_evaluations(
-    module: str, short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deliver, "draw_figures", lambda *_: None)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    told = tmp_path / "told.jsonl"
-    Path("mine").mkdir()
-    Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
-    callbacks = (f"{module}:note".format(tmp_path),)
-    launch.run_recipe(short.replace("run.callbacks", callbacks))
-    lines = [json.loads(line) for line in told.read_text().splitlines()]
-    assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
-    assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]
-    assert [step for step, *_, names in lines if "eval/lee-dev/spearman" in names] == [0, 3, 6]
-    assert journal(Path(short.run.output_dir))
-
-
 STATEFUL = """
 import torch
 
@@ -311,23 +265,6 @@ def test_a_guide_is_a_model_with_the_tokenizer_of_the_encoder(short: Recipe, pla
     for guide, named in ((SMALL_ENCODER, "has another vocabulary"), (f"{place}/absent", "cannot be loaded|not found")):
         with pytest.raises(RecipeError, match=rf"method\.negatives\.guide.*({named})"):
             check_recipe(guided(guide))
-
-
-def test_triples_and_sentences_train_together(short: Recipe, tmp_path: Path) -> None:
-    """The recipe `simcse/mixed` on small inputs, also in mini-batches; it resumes exactly."""
-    table = tmp_path / "nli.tsv"
-    words = ["the cat runs", "a dog sees the house", "an old tree", "the new river"]
-    rows = [f"{a}\t{a} {b}\t{b}" for a in words for b in words]
-    table.write_text("\n".join(["sent0\tsent1\thard_neg", *rows]))
-    changes = {"streams.nli.shards": str(table), "streams.nli.batch_size": 8, "streams.text": short.streams["text"]}
-    settings = {name: getattr(short, name) for name in ("encoder", "evaluation", "run")}
-    recipe = simcse.mixed().changed(changes).model_copy(update=settings).replace("run.mini_batch_size", 5)
-    check_recipe(recipe)
-    whole, _, before = run(recipe)
-    assert {"train/nli", "train/text"} <= whole.values[6].keys()
-    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
-    interrupted(half)
-    same_weights(before.method, run(half)[2].method)
 
 
 def test_permanent_checkpoints_are_written_in_addition(short: Recipe) -> None:

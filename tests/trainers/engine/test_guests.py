@@ -12,8 +12,7 @@ from multicse.plugins import load_file
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.guests import GuestError
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.trainers.engine.test_engine import run
-from tests.worlds import text_only
+from tests.worlds import Memory, run, text_only
 
 CALLBACKS = """
 import json
@@ -63,15 +62,22 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_callback_gets_a_copy_of_the_metrics(text: Recipe, file: Path, tmp_path: Path) -> None:
-    """Neither the tracker nor the progress line, nor a later callback, sees what a callback does with it."""
+    """Of all steps and evaluations. Neither the tracker nor a later callback sees what a callback does with it."""
     later = tmp_path / "later.py"
-    later.write_text("seen = []\ndef note(step, metrics, engine): seen.append(metrics)")
-    plain, _, _ = run(text)
-    changed = text.changed({"run.callbacks": (f"{file}:clears", f"{later}:note"), "run.output_dir": str(tmp_path / "two")})
+    later.write_text("seen = []\ndef note(step, metrics, engine): seen.append((step, metrics, engine.recipe.name))")
+    evaluated = text.replace("evaluation.select", "lee-dev")
+    plain, _, _ = run(evaluated)
+    changed = evaluated.changed(
+        {"run.callbacks": (f"{file}:clears", f"{later}:note"), "run.output_dir": str(tmp_path / "two")}
+    )
     memory, _, made = run(changed)
-    assert memory.losses() == plain.losses() != {}
-    seen = made.callbacks[f"{later}:note"].__globals__["seen"]
-    assert [metrics["train/text"] for metrics in seen] == [values["train/text"] for values in plain.losses().values()]
+    assert memory.losses() == plain.losses()
+    seen = Memory()
+    for step, metrics, name in made.callbacks[f"{later}:note"].__globals__["seen"]:
+        assert name == text.name
+        seen.log(step, {key: value for key, value in metrics.items() if key.startswith(("train/", "eval/"))})
+    assert {step: values | seen.values[step] for step, values in plain.losses().items()} == plain.losses()
+    assert "eval/lee-dev/spearman" in seen.values[0] and "train/text" in seen.values[1]
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from multicse.trainers.engine import step
-from multicse.trainers.engine.hosts import Host, StopQuestion
+from multicse.trainers.engine.hosts import StopQuestion
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.nonling import NonLingCSE
 from multicse.trainers.recipe import Recipe
-from tests.trainers.engine.test_engine import run, same_weights
-from tests.worlds import in_processes
+from tests.worlds import in_processes, run, same_weights
 
 
 class Searching(Stepper):
@@ -95,9 +94,7 @@ def _stop(rank: int) -> None:
     assert exchanged.call_count <= 5
 
 
-def _worker(rank: int, folder: str) -> None:
-    Host.rank, Host.world_size = rank, 2
-    recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
+def _worker(rank: int, folder: str, recipe: Recipe) -> None:
     _updates(recipe, f"{folder}/{rank}")
     _changing(recipe, f"{folder}/{rank}")
     _stop(rank)
@@ -105,8 +102,7 @@ def _worker(rank: int, folder: str) -> None:
 
 def test_two_workers(recipe: Recipe, tmp_path: Path) -> None:
     quick = recipe.changed({"evaluation.select": None, "evaluation.final": (), "run.gradient_accumulation_steps": 2})
-    (tmp_path / "recipe.json").write_text(quick.to_json())
-    in_processes(_worker, tmp_path)
+    in_processes(_worker, tmp_path, quick)
 
 
 def test_ranks_exchange_after_every_slow_step() -> None:

@@ -16,8 +16,7 @@ from multicse.trainers.engine.optim import UpdateOptimizer, schedule_factor
 from multicse.trainers.engine.run import store_of
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import OptimConfig, Recipe, SGDConfig
-from tests.trainers.engine.test_engine import Memory, engine, run
-from tests.worlds import text_only
+from tests.worlds import Memory, engine, run, text_only
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,19 @@ from multicse.trainers.engine.hosts import Host, RayHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.store import NODE_FOLDER, Store
 from multicse.trainers.recipe import Recipe
-from tests.trainers.engine.test_engine import Memory
-from tests.worlds import in_processes, text_only, write_tar
+from tests.worlds import Memory, in_processes, text_only, write_tar
 
 
-def _rank(rank: int, folder: str, recipe: str) -> None:
+def _rank(rank: int, folder: str, recipe: Recipe) -> list[Any]:
     """Run one of two processes twice; the second run resumes after the last step."""
     log: Any = Memory()
     found = []
     for _ in range(2):
-        host = Host(Store(f"{folder}/checkpoint"))
-        host.rank, host.world_size = rank, 2
-        engine = Engine(Recipe.from_json(recipe), host, None if rank else log)
+        engine = Engine(recipe, Host(Store(f"{folder}/checkpoint")), None if rank else log)
         result = engine.train()
         own = engine.streams.skips["text"]
         found.append({"own": own, "total": result["skips"]["text"], "listed": result["skipped"]["text"]})
-    Path(folder, f"{rank}.json").write_text(json.dumps([*found, log.values.get(3)]))
+    return [*found, log.values.get(3)]
 
 
 def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Recipe, tmp_path: Path) -> None:
@@ -39,8 +35,7 @@ def test_skipped_samples_are_counted_on_every_rank_and_listed_on_one(recipe: Rec
     changes |= {
         f"streams.text.{k}": v for k, v in {"shards": shards, "on_bad_sample": "skip", "max_skipped_share": 0.9}.items()
     }
-    in_processes(_rank, tmp_path, text_only(recipe).changed(changes).to_json())
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    first, second = in_processes(_rank, tmp_path, text_only(recipe).changed(changes))
     total = first[0]["own"] + second[0]["own"]
     assert min(first[0]["own"], second[0]["own"]) > 0
     assert first[0]["total"] == second[0]["total"] == first[2]["data/text/skipped"] == total

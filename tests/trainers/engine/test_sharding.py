@@ -15,12 +15,10 @@ from torch.distributed.tensor import DTensor
 
 from multicse.trainers.engine.checkpoint import METHOD
 from multicse.trainers.engine.checks import check_settings
-from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.sharding import sharded_layers
 from multicse.trainers.recipe import Recipe, RecipeError, SGDConfig
-from tests.trainers.engine.test_engine import interrupted, run
-from tests.worlds import in_processes
+from tests.worlds import in_processes, interrupted, run
 
 CASES: dict[str, dict[str, Any]] = {
     "images and text": {},
@@ -45,10 +43,8 @@ def _gathered(made: Engine) -> set[torch.dtype]:
     return seen
 
 
-def _worker(rank: int, folder: str) -> None:
-    Host.rank, Host.world_size = rank, 2
+def _worker(rank: int, folder: str, recipe: Recipe) -> None:
     reductions: dict[str, int] = {}
-    recipe = Recipe.from_json(Path(folder, "recipe.json").read_text())
     # If a gradient is 0 except for rounding errors, Adam makes full steps of them.
     recipe = recipe.changed({f"optim.{update}.eps": 0.01 for update in recipe.optim})
     for name, changes in CASES.items():
@@ -83,8 +79,7 @@ def _worker(rank: int, folder: str) -> None:
 
 
 def test_losses_weights_and_resume_equal_unsharded_training(recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text(recipe.to_json())
-    in_processes(_worker, tmp_path)
+    in_processes(_worker, tmp_path, recipe)
 
 
 def test_sgd_is_refused(recipe: Recipe) -> None:

@@ -37,7 +37,7 @@ def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture
 WAITS = "Rank 0 has been in step 1 for"
 
 
-def _rank(rank: int, folder: str, recipe: str) -> None:
+def _rank(rank: int, folder: str, recipe: Recipe) -> None:
     """Run one of two processes; the second sleeps in step 1 until the first logs that it waits."""
     log_file = Path(folder) / "rank-0.log"
     if rank == 0:
@@ -48,12 +48,10 @@ def _rank(rank: int, folder: str, recipe: str) -> None:
             time.sleep(0.05)
 
     pytest.MonkeyPatch().setattr(Method, "after_step", sleeps)  # only in this process
-    host = Host(Store(f"{folder}/checkpoint-{rank}"))
-    host.rank, host.world_size = rank, 2
-    assert Engine(Recipe.from_json(recipe), host, None).train()["steps"] == 3
+    assert Engine(recipe, Host(Store(f"{folder}/checkpoint-{rank}")), None).train()["steps"] == 3
 
 
 def test_a_rank_that_waits_for_another_rank_names_its_step(recipe: Recipe, tmp_path: Path) -> None:
     none = recipe.replace("evaluation.select", None).replace("evaluation.final", ()).replace("run.max_steps", 3)
-    in_processes(_rank, tmp_path, none.replace("run.step_timeout", 20.0).to_json())
+    in_processes(_rank, tmp_path, none.replace("run.step_timeout", 20.0))
     assert WAITS in (tmp_path / "rank-0.log").read_text()

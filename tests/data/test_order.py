@@ -75,19 +75,6 @@ def test_equals_the_naive_version(segments: int, window: int, share: int) -> Non
         assert got == naive_stream(COUNTS, segment, segments, window, segments * 7 + 1, share)[: len(got)]
 
 
-@pytest.mark.parametrize("share", [1, 5, 20])
-@pytest.mark.parametrize("start", [0, 7, 8, 27, 54, 1000])
-def test_a_resumed_stream_continues_exactly(start: int, share: int) -> None:
-    whole, resumed = plan(1, 2, 8, samples=1200, share=share), plan(1, 2, 8, start=start, samples=60, share=share)
-    expected = flat(whole)[start:]
-    assert flat(resumed) == expected[: len(flat(resumed))]
-    ordinal = start
-    for part in resumed:  # ordinals are positions in the endless stream, and lengths count the samples
-        assert part.start == ordinal and len(part) == len(part.sample_indices)
-        ordinal += len(part)
-    assert ordinal >= start + 60
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_segments_with_lost_samples_keep_up(data: Any) -> None:
@@ -192,25 +179,3 @@ def test_no_batch_of_a_mixture_has_a_sample_twice(data: Any) -> None:
         assert abs(seen.total() - share_of_set) <= segments * len(sizes)
         if size // segments * segments == size and size // segments < batches * share:  # its epochs end together
             assert not seen or max(seen.values()) - min([*seen.values(), *[0] * (size - len(seen))]) <= 1
-
-
-def test_sets_with_separate_epochs_are_mixed_by_weight() -> None:
-    """Every window mixes three to one, whatever the sizes; in two segments each set is complete in each of its epochs."""
-    counts, parts, weights = [40, 20, 30], [2, 1], [3.0, 1.0]
-    visited: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
-    for segment in (0, 1):
-
-        def plan(start: int, segment: int = segment) -> Iterator[Window]:
-            where: dict[str, int] = {"seed": 1, "segment": segment, "segments": 2, "window": 8, "share": 2}
-            return mixed_windows(counts, parts, weights, stream="text", start=start, **where)
-
-        for window in islice(plan(0), 20):
-            picks = window.sample_indices
-            assert sum(shard < 2 for shard, _ in picks) == 6 and len(picks) == 8
-            for pick in picks:
-                visited[int(pick[0] == 2)].append(pick)
-            again = next(plan(window.start + 3))  # like a resumed run
-            assert (again.sample_indices, again.start, again.epoch) == (picks[3:], window.start + 3, window.epoch)
-    assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each segment: four times its half
-    assert {visited[0].count(pick) for pick in visited[0]} == {4}
-    assert len(set(visited[1])) == 30 and {visited[1].count(pick) for pick in visited[1]} <= {2, 3}

@@ -18,26 +18,15 @@ from tests.worlds import write_tar
 class Coded:
     """The item with number i and a text whose first number is the same have the same random vector.
 
-    `shift` is added to a text's number, `broken` is a number whose item becomes NaN, `narrow` halves the texts' vectors.
+    `shift` is added to a text's number.
     """
 
-    def __init__(self, shift: int = 0, broken: int | None = None, narrow: bool = False) -> None:
-        self.shift, self.broken, self.narrow = shift, broken, narrow
-        self.texts: list[str] = []
-        self.largest = 0
+    def __init__(self, shift: int = 0) -> None:
+        self.shift = shift
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        if modality == "text":
-            self.texts += items
-            numbers = [self.number(text) + self.shift for text in items]
-        else:
-            self.largest = max(self.largest, len(items))
-            numbers = [decoded(item) for item in items]
-        vectors = np.stack([self.vector(number) for number in numbers])
-        if modality == "text":
-            return vectors[:, : vectors.shape[1] // (2 if self.narrow else 1)]
-        vectors[[number == self.broken for number in numbers]] = np.nan
-        return vectors
+        texts = modality == "text"
+        return np.stack([self.vector(self.number(item) + self.shift if texts else decoded(item)) for item in items])
 
     def number(self, text: str) -> int:
         return int(re.findall(r"\d+", text)[0])

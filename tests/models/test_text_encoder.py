@@ -129,14 +129,11 @@ def test_head_that_only_trains_is_neither_evaluated_nor_saved(tmp_path: Path) ->
     assert TextEncoder.from_pretrained(str(tmp_path)).head is None
 
 
-def test_a_bert_pooler_is_loaded_and_replaced_by_a_training_head(tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    bert = BertModel(tiny_encoder.bert_config()).eval()  # with its own pooler
+def test_a_pretrained_pooler_is_replaced_by_a_training_head(tmp_path: Path) -> None:
+    bert = BertModel(tiny_encoder.bert_config())
     bert.save_pretrained(tmp_path)
     tiny_encoder.tokenizer().save_pretrained(tmp_path)
     loaded = TextEncoder.from_pretrained(str(tmp_path), pooling="pooler")
-    assert loaded.model.pooler is None
-    close(vectors(loaded), bert(**loaded.tokenize(TEXTS)).pooler_output)
     loaded.add_head(only_trains=True)  # SimCSE drops the pretrained pooler
     assert loaded.head is not None
     assert not torch.allclose(loaded.head.linear.weight, bert.pooler.dense.weight)

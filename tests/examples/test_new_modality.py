@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from multicse import plugins
 from multicse.commands import sweep
+from multicse.commands.describe import describe_recipe
 from multicse.commands.run import main
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample
@@ -19,15 +23,18 @@ from multicse.data.streams.base import Batch
 from multicse.pipelines import visualcse
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import ImageConfig, NonLingCSEConfig, VisualCSEConfig
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.space import check_space
+from multicse.trainers.tuning.sweep import plan_of
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from tests.worlds import example
 
 FILE = ROOT / "examples/new_modality.py"
+OURS = "method.modalities.cells"
 DIES = """
 import os
 from pathlib import Path
@@ -82,6 +89,8 @@ def test_it_trains_in_process(place: Path, tmp_path: Path, monkeypatch: pytest.M
     assert SentenceTransformer("run/export", device="cpu").encode(["a dog"]).shape == (1, 16)
     again = Recipe.from_json((tmp_path / "run/recipe.json").read_text())
     assert type(again.method.modalities["cells"]).__name__ == "TableConfig"  # type: ignore[attr-defined]
+    inputs = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text")]
+    assert "  cells       569 samples of runs/tables/cells.parquet" in describe_recipe(str(FILE), "smoke", inputs)
 
 
 @pytest.mark.cluster
@@ -97,14 +106,18 @@ def test_one_of_two_workers_dies(place: Path, tmp_path: Path, monkeypatch: pytes
         assert one == pytest.approx(other, rel=1e-4)
 
 
-def test_a_sweep_varies_its_settings(smoke: Recipe) -> None:
-    (space,) = example("new_modality").SPACES.values()
-    check_space(space, smoke)
+def test_a_sweep_varies_its_settings(smoke: Recipe, tmp_path: Path) -> None:
+    """Also in the process of a trial, which has neither the file nor its module."""
     search, _ = sweep.make_sweep(sweep.Arguments(pipeline=str(FILE), recipe="smoke", trials=2), [])
-    assert search.space.keys() == {"optim.cells.lr", "method.modalities.cells.temperature"}
+    check_space(search.space, smoke)
+    changes = {f"{OURS}.temperature": 0.25}
+    script = "import pickle, sys; plan, changes = pickle.load(sys.stdin.buffer); print(plan.recipe(changes).method)"
+    sent = pickle.dumps((plan_of(search, tmp_path, RunHandle("a run", "")), changes))
+    trial = subprocess.run([sys.executable, "-c", script], input=sent, capture_output=True, cwd=ROOT)
+    assert "'cells': TableConfig(" in trial.stdout.decode(), trial.stderr.decode()[-2000:]
+    assert "temperature=0.25" in trial.stdout.decode()
 
 
-OURS = "method.modalities.cells"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "size": ({f"{OURS}.columns": 29}, f"streams.cells.columns=30 does not match {OURS}.columns=29"),
     "label": ({"streams.cells.label": None}, f"{OURS}.loss='supcon' requires class labels, but streams.cells.label"),
@@ -175,3 +188,16 @@ def test_modalities_are_added_to_the_methods_with_images() -> None:
     assert method.loss_weights.keys() == {"image", *modalities}
     again = VisualCSEConfig.model_validate(config.model_dump())
     assert again == config and "modalities" not in VisualCSEConfig().model_dump()
+
+
+@pytest.mark.parametrize(("kind", "group"), [("stream", "multicse.streams"), ("modality", "multicse.modalities")])
+def test_packages_register_things_in_the_group_of_their_kind(kind: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def entry_points(group: str) -> list[str]:
+        asked.append(group)
+        return []
+
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    plugins._load.__wrapped__(kind)
+    assert asked == [group]

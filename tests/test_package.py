@@ -44,7 +44,9 @@ def run(words: list[str | Path], folder: Path, *path: Path, **variables: str) ->
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("1", marks=pytest.mark.cluster)])
-def test_the_installed_command_trains(workers: str, site: Path, elsewhere: Path) -> None:
+def test_the_installed_command_trains(workers: str, site: Path, elsewhere: Path, request: pytest.FixtureRequest) -> None:
+    if int(workers):  # the other makes its own shards
+        request.getfixturevalue("with_shards")
     options = UNTRACKED if int(workers) else ()
     output = run([sys.executable, site / "bin" / "multicse", *SMOKE, workers, *options], elsewhere, elsewhere, site)
     assert "before" in output and (elsewhere / "run" / "export" / "model.safetensors").is_file()
@@ -112,6 +114,7 @@ def test_the_folder_of_a_job_contains_the_code_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.usefixtures("with_shards")
 def test_the_workers_of_a_script_run_its_clone(elsewhere: Path) -> None:
     """They do not import a package in the working directory, which comes first on the path of Ray's workers."""
     (elsewhere / "multicse").mkdir()

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,12 @@ def steps(recipe: Recipe, count: int) -> Steps:
     return found
 
 
+def two_forks(worker: Callable[..., None], *arguments: object) -> None:
+    """Run ``worker(rank, *arguments)`` in two forks of a process that has imported what takes seconds."""
+    mp.get_context("forkserver").set_forkserver_preload(["multicse.trainers.engine.run", "sentence_transformers"])
+    mp.start_processes(worker, arguments, nprocs=2, start_method="forkserver")
+
+
 def join(rank: int, store: Path) -> None:
     """Become one of two processes that train together."""
     dist.init_process_group("gloo", init_method=f"file://{store.absolute()}", rank=rank, world_size=2)
@@ -129,7 +135,7 @@ def _answer(name: str, changes: Mapping[str, Any], threads: int) -> Steps:
     if TWO not in name:
         return steps(*request)
     file = Path(f"{name}.json").absolute()
-    mp.spawn(_worker, (request, file), nprocs=2)
+    two_forks(_worker, request, file)
     found: Steps = json.loads(file.read_text())
     return found
 

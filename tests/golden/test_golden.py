@@ -26,13 +26,12 @@ from unittest.mock import patch
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
 from multicse.commands.api import write_inputs
 from multicse.trainers.engine import deliver, launch
 from multicse.trainers.engine.store import CheckpointError
-from tests.golden.double import TWO, Steps, ask, join, smoke
+from tests.golden.double import TWO, Steps, ask, join, smoke, two_forks
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
@@ -82,7 +81,7 @@ def test_golden(
     monkeypatch.chdir(offline)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{offline}/mlflow.db")
     if name.endswith(TWO):
-        mp.spawn(_worker, args=(name,), nprocs=2)
+        two_forks(_worker, name)
     else:
         train(name, name)
     found, file = {**golden(Path(name)), "double": double[name]}, FOLDER / f"{name}.json"

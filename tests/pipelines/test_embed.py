@@ -308,7 +308,7 @@ def test_through_ray_after_a_death(bert: Path, tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(vectors, "write_part", dying)
-        multicse.embed(model, data, tmp_path / "out", **options)
+        multicse.embed(model, data, tmp_path / "out", **options | {"num_workers": 1})
     found = multicse.embed(model, data, tmp_path / "out", **options)
     assert rows_of(found).drop_columns("vector").equals(whole.drop_columns("vector"))
     assert np.abs(vectors_of(found) - np.stack(whole["vector"].to_numpy())).max() < 1e-5

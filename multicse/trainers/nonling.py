@@ -282,7 +282,7 @@ class NonLingCSEConfig(NonLingSettings):
 
 
 class NonLingCSE(SimCSE):
-    """NonLing-CSE on the stream ``text`` and those of the modalities; the loss `supcon` needs their ``label`` (B,)."""
+    """NonLing-CSE on the stream ``text`` and one stream per modality; the loss `supcon` needs their ``label`` (B,)."""
 
     def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
         super().__init__(encoder, config.text)

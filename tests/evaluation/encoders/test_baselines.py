@@ -56,7 +56,7 @@ BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("family", ["bert", "deberta"])
 def test_poolings_of_the_kit_by_hand(folders: dict[str, Path], family: str) -> None:
-    """Those of recipes are in tests/models/test_model_folders.py."""
+    """Poolings of recipes are tested in tests/models/test_model_folders.py."""
     items = texts(20, 30 if family == "bert" else 12)  # some are longer than the 24 positions
     states = list(states_of(folders[family], items))
     for name, pool in BY_HAND.items():

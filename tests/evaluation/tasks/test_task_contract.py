@@ -1,4 +1,4 @@
-"""What is true of every task: each kind and each name of the registry, also the kit's, on small data.
+"""Contract of all evaluation tasks: each kind and each name in the registry, including the kit's, on small data.
 
 A kind is tested on all data below that it reads, so a new one needs no line here if it reads one of these forms.
 """
@@ -53,7 +53,7 @@ class Constant(Perfect):
 
 
 class Narrow(Perfect):
-    """Vectors of texts have another dimension than those of items."""
+    """Embeddings of texts and of items differ in dimension."""
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         return super().encode(items, modality)[:, : 8 if modality == "text" else None]
@@ -84,7 +84,7 @@ def write_rated(path: Path, shift: float = 0) -> None:
 
 
 def write_set(path: Path, shift: float = 0) -> None:
-    """The same as a folder of the library datasets."""
+    """Write the rows as a folder of the library datasets."""
     path.mkdir()
     write_rated(path / "x.tsv", shift)
     rows = [line.split("\t") for line in (path / "x.tsv").read_text().splitlines()[1:]]

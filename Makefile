@@ -36,6 +36,7 @@ test-cluster: $(STAMP)
 # All that `make test` leaves out in a clone without benchmark data; at once, so that no core idles while the other ends.
 test-rest: $(STAMP)
 	$(BIN)/python -m pytest tests -m "cluster or data" $(PARALLEL)
+	MULTICSE_GPU_TESTS=cpu $(BIN)/python -m pytest -m gpu tests/gpu/test_gpu_resume.py -k fp32  # that they still run
 
 # sentence-transformers' ONNX backend is optimum, which ends at transformers 4.57: an environment of its own.
 INTEROP := $(VENV)-interop

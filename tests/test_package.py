@@ -84,12 +84,14 @@ def test_every_command_has_a_link_to_the_script_that_starts_it() -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
 def test_a_script_imports_its_own_clone(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under its name at the top of the clone, and under that in the package."""
+    """Under its name at the top of the clone, and under that in the package; the processes that it spawns run it again."""
     for file in (script, script.resolve()):
         monkeypatch.setattr(sys, "path", [str(file.parent), *sys.path])
         monkeypatch.delitem(sys.modules, "_clone", raising=False)
         runpy.run_path(str(file), run_name="read")
         assert sys.path[0] == str(ROOT)
+        monkeypatch.delitem(sys.modules, "_clone", raising=False)
+        runpy.run_path(str(file), run_name="__mp_main__")  # as `multiprocessing` does, with the path of the first process
 
 
 def test_the_folder_of_a_job_contains_the_code_once(tmp_path: Path) -> None:

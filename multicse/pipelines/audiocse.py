@@ -5,7 +5,7 @@ The settings of its recipes are in the table in pipelines/nonlingcse.py.
 
 from __future__ import annotations
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse.commands.cli import main

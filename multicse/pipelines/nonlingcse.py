@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse.commands.cli import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse.commands.cli import main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse.commands import evaluate, read_options

@@ -17,7 +17,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse import clone

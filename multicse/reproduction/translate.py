@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-if not __package__:  # run as a file
+if not __package__ and __name__ != "__mp_main__":  # run as a file
     import _clone  # noqa: F401
 
 from multicse.commands import read_options

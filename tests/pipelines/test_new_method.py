@@ -94,7 +94,7 @@ def test_as_part_of_the_repository_it_is_three_files(tmp_path: Path) -> None:
     cited = 'citations: ClassVar = ("@misc{wu-etal-2022-esimcse}",)\n    name: Literal'
     method = method.replace("name: Literal", cited, 1).replace("import Any, Literal", "import Any, ClassVar, Literal")
     imports += ["from multicse.commands.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
-    head = "if not __package__:  # run as a file\n    import _clone  # noqa: F401\n"
+    head = "if not __package__ and __name__ != '__mp_main__':  # run as a file\n    import _clone  # noqa: F401\n"
     end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
     space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"
     (tmp_path / "trainers" / "esimcse.py").write_text(method)

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -219,14 +220,16 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
-def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
-    """All data of the rows is available, and their settings fit the small encoder."""
+def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All data of the rows is available, and their settings fit the small encoder, on a GPU, too."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     tables, rows = reproduce.tables_of(paper), distinct_rows(paper)
     assert runs.missing(next(iter(tables.values())), paper, mini, rows) == []
     for row in rows:
         if row.recipe is not None:
             recipe = runs.scaled(row, paper, mini)
             check_settings(recipe)
+            check_settings(runs.scaled(row, paper, replace(mini, gpus=1)))
             assert 0 < (recipe.run.max_steps or 1) <= 300, row.label
 
 

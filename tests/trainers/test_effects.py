@@ -130,7 +130,9 @@ SHOWN: dict[str, dict[str, str]] = {
         "SGBERTConfig.positive": "back_translation_differs_from_sg_only_in_the_positives",
     },
     "trainers/engine/test_engine.py": {
+        "EvaluationConfig.patience": "early_stopping_counts_evaluations_without_a_better_score",
         "EvaluationConfig.patience_counts": "disagree_3_6_what_patience_counts_and_what_is_kept",
+        "EvaluationConfig.keep": "disagree_3_6_what_patience_counts_and_what_is_kept",
         "EvaluationConfig.choose_untrained": "the_untrained_weights_can_be_excluded_from_selection",
         "RunConfig.compile": "a_compiled_encoder_has_the_same_losses",
     },
@@ -183,7 +185,6 @@ WITH: dict[str, dict[str, Any]] = {
     "LoRASettings.alpha": {"rank": 2},
     "LoRASettings.dropout": {"rank": 2},
     "LoRASettings.targets": {"rank": 2},
-    "EvaluationConfig.patience": {"evaluation.eval_steps": 1},
     "GCLSRConfig.noise": {"variant": "paper"},
     "GCLSRConfig.dropout": {"variant": "paper"},
     "WordEncoderConfig.max_words": {"regions": (1, 2), "streams.text.max_length": 4},

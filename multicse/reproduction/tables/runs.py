@@ -107,12 +107,12 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
-    if scale.mini:
-        shared["run.threads"] = 1  # two runs at a time are faster than one with two threads
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
         shared |= {"run.num_workers": workers}
     gpus = 0 if workers == 0 and scale.gpus is None else scale.gpus
+    if scale.mini and not gpus:
+        shared["run.threads"] = 1  # two runs at a time are faster than one with two threads
     given = {"run.gpus_per_worker": gpus, "run.report_to": scale.report_to}
     return recipe.changed(shared | {path: value for path, value in given.items() if value is not None})
 

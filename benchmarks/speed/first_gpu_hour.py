@@ -302,7 +302,7 @@ def pairs_recipe(place: Path, size: Size) -> Recipe:
     text |= {"num_attention_heads": max(1, size.caption_width // 64), "vocab_size": 49408, "max_position_embeddings": TOKENS}
     text |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
     CLIPTextConfig(**text, pad_token_id=tokenizer.pad_token_id).save_pretrained(folder)
-    noise(shards, size.image, 2 * size.pairs, lambda sample: {"txt": f"{sample} {'and so on ' * TOKENS}".encode()})
+    noise(shards, size.image, 2 * size.pairs, lambda sample: {"txt": f"{sample} {'and so on ' * (TOKENS // 3)}".encode()})
     given, heads = ImageInput(size=size.image), max(1, size.width // 64)
     tower = ViTTower(input=given, patch_size=size.patch, width=size.width, layers=size.layers, heads=heads)
     changes = {"method.tower": tower, "method.embed_dim": size.caption_width, "streams.pairs.input": given}

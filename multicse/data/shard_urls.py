@@ -409,5 +409,8 @@ def _missing(url: str, folder: str, names: Names) -> DataError:
         if shards
         else "has no shards (of a partitioned table, name the files)"
     )
+    if shards and folder == url.rstrip("/") and all(table_kind(name) == "txt" for name in shards):  # which may be notes
+        own = shlex.quote(f"{folder}/*{shards[0][shards[0].index('.txt') :]}")
+        return DataError(f"shards {url!r}: the folder has text files only, which are not read unless they are named: {own}")
     there = there if listed else "does not exist, is empty, or may not be listed"
     return DataError(f"shards {url!r} not found: the folder {folder} {there}. Create shards with: {command('pack')}")

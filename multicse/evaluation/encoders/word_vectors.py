@@ -19,6 +19,8 @@ from multicse.models.word_module import split
 
 logger = logging.getLogger(__name__)
 
+COUNTED = 2**18
+"""Texts over which unknown words are counted; the hashes of all texts of a corpus would take its memory."""
 _PIECE = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
@@ -32,7 +34,7 @@ class WordVectors:
     ``letters``  clean texts first as in GCLSR: remove apostrophes, lower-case, replace all but a to z by blanks
 
     Words without a vector are not part of the mean. A sentence without any known word gets the zero vector, which has
-    cosine similarity 0 with all vectors. `protocol` counts both over distinct texts.
+    cosine similarity 0 with all vectors. `protocol` counts both over the first `COUNTED` distinct texts.
 
     Args:
         path: Word2vec or GloVe file, or a folder of word vectors.
@@ -48,7 +50,7 @@ class WordVectors:
         except DataError as error:
             raise EvaluationError(str(error)) from error
         self.row, self.vectors = self._table.row, self._table.vectors
-        self._seen: set[str] = set()
+        self._seen: set[int] = set()
         self.words = self.unknown = self.empty = 0
 
     @cached_property
@@ -81,8 +83,8 @@ class WordVectors:
             rows, unknown = self._look_up(text)
             if (vector := self.vector(text, rows)) is not None:
                 vectors[i] = vector
-            if text not in self._seen:
-                self._seen.add(text)
+            if len(self._seen) < COUNTED and (seen := hash(text)) not in self._seen:
+                self._seen.add(seen)
                 self.words += len(rows) + unknown
                 self.unknown += unknown
                 self.empty += not rows

@@ -40,6 +40,15 @@ def test_words_are_found(tmp_path: Path, text: str, found: list[int], unknown: i
     assert encoder.protocol["words"] == len(found) + unknown
 
 
+def test_unknown_words_are_counted_in_the_first_distinct_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corpus of any size takes no more memory."""
+    monkeypatch.setattr("multicse.evaluation.encoders.word_vectors.COUNTED", 3)
+    encoder = WordVectors(write(tmp_path))
+    for number in range(9):
+        encoder.encode([f"dog w{number}", f"dog w{number // 2}"])
+    assert (encoder.protocol["words"], encoder.protocol["unknown_words"], len(encoder._seen)) == (6, 3, 3)
+
+
 def test_cleaning(tmp_path: Path) -> None:
     path = write(tmp_path)
     got = WordVectors(path, "letters").encode(["The don't Dog-cat. Paris 7"])

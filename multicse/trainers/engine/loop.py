@@ -22,7 +22,7 @@ from multicse.evaluation.report import Report, evaluate
 from multicse.evaluation.task import Task, encode_once
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.callbacks import Callbacks
-from multicse.trainers.engine.cluster import keep_freed_memory
+from multicse.trainers.engine.cluster import keep_freed_memory, return_freed_memory
 from multicse.trainers.engine.guests import guest
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.inputs import difference, inputs, start_over
@@ -159,6 +159,7 @@ class Engine:
                 due = evaluated if every is None else self.step % every == 0
                 if self.done or stopping or due or (permanent is not None and self.step % permanent == 0):
                     self._save(last=self.done or stopping)
+                    return_freed_memory()
                 if stopping:
                     raise Stopped(f"stopped after step {self.step} of {self.steps}")
             self.seconds = time.perf_counter() - start  # including the last evaluation and checkpoint

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import platform
+import subprocess
 import sys
 from pathlib import Path
 from shutil import which
@@ -172,3 +174,24 @@ def test_schedules_equal_those_of_transformers(kind: Schedule) -> None:
     for step in range(100):
         ours = schedule_factor(OptimConfig(warmup=0.1), kind, 100, step)
         assert ours == pytest.approx(theirs(step + 1 if step < 10 else step))
+
+
+MEMORY = """
+import psutil
+from multicse.trainers.engine.cluster import keep_freed_memory, return_freed_memory
+used = lambda: psutil.Process().memory_info().rss // 2**20
+keep_freed_memory()
+before = used()
+held = [(b"x" * 2**24, b"y" * 2**12) for _ in range(16)]  # the small ones stay
+held = [small for _, small in held]
+kept = used() - before
+return_freed_memory()
+print(kept, used() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries decide it themselves")
+def test_freed_memory_is_kept_between_steps_and_returned_at_checkpoints() -> None:
+    found = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True).stdout
+    kept, left = map(int, found.split())
+    assert kept > 200 and left < 50

@@ -15,6 +15,7 @@ export TOKENIZERS_PARALLELISM ?= false
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Installing the pinned libraries in $(VENV): once, 2 to 15 minutes; pip shows only warnings and errors."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"

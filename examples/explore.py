@@ -66,8 +66,11 @@ def main(
         data: Folder of the task, if it needs one.
         most: Maximum number of rows: the first ones that all folders have.
     """
-    from plotly.colors import qualitative
-    from plotly.subplots import make_subplots
+    try:
+        from plotly.colors import qualitative
+        from plotly.subplots import make_subplots
+    except ModuleNotFoundError:
+        raise SystemExit("error: the page needs plotly: pip install 'multicse[explore]'") from None
 
     found = [read(folder) for folder in vectors]
     keys = [key for key in found[-1] if all(key in rows for rows in found)][:most] if found else []

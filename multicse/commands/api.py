@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from multicse.commands import announce_imports
 from multicse.commands.registry import from_file, load, named, split
 from multicse.data.errors import DataError, did_you_mean
 from multicse.data.offline import OFFLINE
@@ -131,6 +132,7 @@ def train(recipe: Recipe | str | Path, output_dir: str | Path | None = None) -> 
         >>> result.load(device="cpu").encode(["A first sentence."]).shape
         (1, 192)
     """
+    announce_imports()
     from multicse.trainers.engine.launch import run_recipe
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)

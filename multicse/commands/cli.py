@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multicse.commands import announce_imports, api, options, registry
+from multicse.commands import api, options, registry
 from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
 from multicse.trainers.jobs import kept, results_in
@@ -109,7 +109,6 @@ def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
         if on_files:
             from multicse.commands import mine  # with its readers of images and audio
         recipe = mine.choose(recipes, given[1:]) if on_files else parse(recipes, about, given)
-        announce_imports()
         with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not on_files):
             summary = api.train(recipe).summary
             print(report(summary))

@@ -164,9 +164,10 @@ def _prepare(arguments: Arguments, shards: ShardSet, about: dict[str, Any], part
     fix += ", or replace it (--overwrite)"
     for name, value in about.items():
         if before is not None and before.get(name) != value:
-            raise DataError(
-                f"--out {out} contains vectors with {name} {_shown(before.get(name))}, not {_shown(value)}; {fix}"
-            )
+            old, new = _shown(before.get(name)), _shown(value)
+            if name == "model":  # a hash, which alone says nothing to a reader
+                old, new = f"{before.get('of')} ({str(before.get(name))[:8]})", f"{arguments.model} ({str(value)[:8]})"
+            raise DataError(f"--out {out} contains vectors with {name} {old}, not {new}; {fix}")
     if strange := sorted({*there} - {part.name for part in parts}):
         raise DataError(f"--out {out} contains {strange[0]}, the vectors of other data than {arguments.data}; {fix}")
     for left in out.glob("*.partial"):  # of a killed run, since this process has the lock

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,8 +36,9 @@ class Arguments:
 
     MODEL is PLACE[@POOLING][+POST][:FIT]. PLACE is a local folder or a Hugging Face model ID (transformers,
     sentence-transformers, CLIP or CLAP), or a file of word vectors. POST is whitening, centring, standardise,
-    all-but-the-top or flow. Examples: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@ditto,
-    bert@wk, bert+whitening256, glove.txt. Correlations and accuracies are reported in points (100 = perfect).
+    all-but-the-top or flow, and FIT the text for fitting it (see --fit). Examples:
+    google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@ditto, bert@wk, bert+whitening256, glove.txt.
+    Correlations and accuracies are reported in points (100 = perfect).
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
@@ -92,8 +94,8 @@ def run(arguments: Arguments) -> Outcome:
     """
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give either one model (--model MODEL) or models to compare (--compare MODEL MODEL ...)")
-    _check_used(arguments)
     announce_imports()
+    _check_used(arguments)
     from multicse.trainers.engine.cluster import quiet
 
     quiet()
@@ -194,7 +196,10 @@ def _file_name(label: str) -> str:
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    arguments = read_options(Arguments, argv)
+    given = sys.argv[1:] if argv is None else argv
+    if given and not given[0].startswith("-"):  # as in embed, where the model comes first
+        raise EvaluationError(f"{given[0]}: give one model as --model MODEL, several as --compare MODEL MODEL ...")
+    arguments = read_options(Arguments, given)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     arguments = with_outputs(arguments)

@@ -169,6 +169,7 @@ def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tup
         raise DataError(f"--text {asked.text}: this is not a table; leave --column out")
     if asked.dev is not None and not asked.dev.is_file():
         raise DataError(f"--dev {asked.dev}: file not found; give a .tsv file with columns sentence1, sentence2 and score")
+    announce_imports()
     try:
         encoder = EncoderConfig(path=asked.model or str(demo.flat()["encoder.path"])).read()
     except ValueError as error:
@@ -227,8 +228,13 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
 
 
 def _length(samples: int) -> Iterator[Choice]:
-    epochs = round(min(EPOCHS, max(1, SEEN / samples)), 2)
-    yield ("run.epochs", epochs, f"{SEEN:,} sentences, in 1 to {EPOCHS} epochs")
+    wanted = SEEN / samples
+    epochs = round(min(EPOCHS, max(1, wanted)), 2)
+    limit = "at most" if wanted > EPOCHS else "at least"
+    why = (
+        f"{SEEN:,} sentences in all" if 1 <= wanted <= EPOCHS else f"{limit} {epochs:g}; {SEEN:,} sentences in all otherwise"
+    )
+    yield ("run.epochs", epochs, why)
     yield ("run.max_steps", None, "the epochs determine the steps")
 
 

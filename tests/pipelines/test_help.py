@@ -18,6 +18,7 @@ import tyro
 
 from multicse.commands import RULES, mine, options, registry
 from multicse.commands.run import VERBS
+from multicse.pipelines.parts import SMALL_ENCODER
 from tests.worlds import call_of_tyro
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
@@ -99,3 +100,34 @@ def test_a_wrong_option_is_one_line(verb: str, monkeypatch: pytest.MonkeyPatch, 
 
 def test_every_option_of_mine_is_explained() -> None:
     assert not fragments(helps(partial(mine.choose, registry.load("simcse").RECIPES, [])))
+
+
+WATCH = """
+import sys
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "transformers":
+            sys.exit(99)
+sys.meta_path.insert(0, Watch())
+"""
+"""Ends the process where it imports transformers."""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "run.main('evaluate --model small-bert-en+whitening --fit a.txt --tasks lee')",
+        "run.main('embed small-bert-en a.txt --out vectors')",
+        "run.main('simcse mine --text a.txt --run.num_workers 0')",
+        "run.main('simcse smoke --run.num_workers 0')",
+        "multicse.train('simcse/smoke')",
+    ],
+)
+def test_a_line_is_printed_before_the_seconds_of_imports(start: str, tmp_path: Path) -> None:
+    """Also if an option or a model is looked at with these libraries."""
+    (tmp_path / "a.txt").write_text("A cat sleeps.\n" * 20)
+    (tmp_path / "small-bert-en").symlink_to(SMALL_ENCODER)
+    command = re.sub(r"run\.main\((.*)\)", r"sys.argv[1:] = \1.split(); run.main()", start)
+    code = f"{WATCH}\nimport multicse\nfrom multicse.commands import run\n{command}"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 99 and ended.stderr.startswith("Loading torch and transformers ..."), ended.stderr

@@ -143,6 +143,15 @@ def test_the_reason_for_the_length_is_true(files: Path, capsys: pytest.CaptureFi
     assert "50% of 60 sentences are not cut; the longest of them has 302 tokens" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("sentences", "epochs", "why"),
+    [(300, 10, "at most 10; 20,000"), (2_500, 8, "20,000 sentences in all"), (90_000, 1, "at least 1; 20,000")],
+)
+def test_the_reason_for_the_epochs_is_true(sentences: int, epochs: float, why: str) -> None:
+    _, chosen_epochs, reason = next(mine._length(sentences))
+    assert chosen_epochs == epochs and reason.startswith(why)
+
+
 def test_few_sentences_train_without_scores_and_the_remedy_is_printed(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

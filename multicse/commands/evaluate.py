@@ -197,9 +197,13 @@ def _file_name(label: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     given = sys.argv[1:] if argv is None else argv
-    if given and not given[0].startswith("-"):  # as in embed, where the model comes first
-        raise EvaluationError(f"{given[0]}: give one model as --model MODEL, several as --compare MODEL MODEL ...")
-    arguments = read_options(Arguments, given)
+    try:
+        arguments = read_options(Arguments, given)
+    except ValueError as error:
+        if not given or given[0].startswith("-"):
+            raise
+        wanted = f"{given[0]}: give one model as --model MODEL, several as --compare MODEL MODEL ..."
+        raise EvaluationError(wanted) from error  # in embed, the model comes first
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     arguments = with_outputs(arguments)

@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from multicse.trainers.engine.mlflow_server import gpu_names, import_mlflow, open_experiment
 from multicse.trainers.engine.ray_start import start_ray
@@ -126,19 +125,16 @@ MMAP = 2**25  # the maximum of glibc
 
 def keep_freed_memory() -> None:
     """Let this process keep up to 2 GiB of freed memory, since every step allocates the same activations (glibc only)."""
-    with _glibc() as library:
-        library.mallopt(M_TRIM_THRESHOLD, LARGEST)
-        library.mallopt(M_MMAP_THRESHOLD, MMAP)
+    _call_glibc("mallopt", M_TRIM_THRESHOLD, LARGEST)
+    _call_glibc("mallopt", M_MMAP_THRESHOLD, MMAP)
 
 
 def return_freed_memory() -> None:
     """Return freed memory to the system once: what is kept over days has holes and grows (glibc only)."""
-    with _glibc() as library:
-        library.malloc_trim(0)
+    _call_glibc("malloc_trim", 0)
 
 
-@contextlib.contextmanager
-def _glibc() -> Iterator[Any]:
-    """Give the C library; calls of what it lacks (musl, macOS) are left out."""
+def _call_glibc(name: str, *arguments: int) -> None:
+    """Call a function that musl, macOS and Windows lack, and do nothing there."""
     with contextlib.suppress(AttributeError, OSError, TypeError):  # TypeError: Windows has no library of the process
-        yield ctypes.CDLL(None)
+        getattr(ctypes.CDLL(None), name)(*arguments)

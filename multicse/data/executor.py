@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -48,18 +49,25 @@ class Executor:
 
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
         self._stopped: set[str] = set()
+        self._sent: dict[str, deque[Any]] = {}
 
     def stop(self, name: str) -> None:
         """End the plan of this name, which would otherwise be read to its end without its consumer."""
         self._stopped.add(name)
+        self._sent.pop(name, None)
 
     def blocks(self, name: str, reader: WindowReader, plan: Sequence[Task], limits: Limits) -> Iterator[list[Any]]:
         """Read a plan, and yield a reference to every block in order, in a list so that Ray does not send the block itself.
 
         The arguments equal `ray_chunks`'s, after a name of the plan for `stop`.
+
+        Ray may count no reference to a block between the end of one here and the begin of one in the consumer (ray#58080),
+        and deletes the block. So two references are kept here, the last ones until `stop`: when the consumer takes a list,
+        it has fetched the block of the list before.
         """
         from multicse.data.pacing import Progress, forget
 
+        sent = self._sent.setdefault(name, deque(maxlen=2))
         progress = Progress(limits.read_ahead, limits.readers)
         with self._preparing:
             dataset = self._dataset(reader, plan, limits, progress)
@@ -68,6 +76,7 @@ class Executor:
                 for block in bundle.blocks:
                     if name in self._stopped:
                         return
+                    sent.append(block.ref)
                     yield [block.ref]
                     progress.task = block.metadata.exec_stats.task_idx
         finally:
@@ -207,7 +216,7 @@ def ray_chunks(reader: WindowReader, plan: Sequence[Task], limits: Limits) -> It
         stream = actor.blocks.options(num_returns="streaming", _generator_backpressure_num_objects=1)
         for item in stream.remote(name, reader, plan, limits):
             yield Chunk.from_block(ray.get(*ray.get(item)))
-    except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OwnerDiedError) as error:
+    except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.ObjectLostError) as error:
         lost = True
         raise ReaderLost(str(error)) from error
     except ray.exceptions.RayError as error:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import ray.cloudpickle
 
 from multicse.data import executor
+from multicse.data.order import tasks
 from multicse.data.shards import RawSample
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
@@ -107,5 +110,39 @@ def test_a_reading_actor_that_is_killed_is_replaced(tmp_path: Path) -> None:
             actor_process().send_signal(signal.SIGKILL)
         one, other = next(through_ray), next(inline)
         assert one.keys == other.keys and through_ray.position == inline.position
+    through_ray.close()
+    inline.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_the_actor_keeps_blocks_until_they_are_fetched(tmp_path: Path) -> None:
+    """Ray may delete a block whose reference is between two processes (ray#58080): 130 of 22,663 in a bare loop."""
+    stream = make(TextStream(shards=write_text(tmp_path, (64,)), batch_size=4, window=4), batches=12)
+    plan = list(itertools.islice(tasks({0: stream._windows(0, 0)}, 4, Counter()), 12))
+    keeper, sent = executor.Executor(), list[str]()
+    for (reference,) in keeper.blocks("plan", stream._reader, plan, executor.Limits(0.1, 3, 2, 0.1)):
+        sent.append(reference.hex())
+        assert [kept.hex() for kept in keeper._sent["plan"]] == sent[-2:]
+    assert len(sent) == 12 and len(keeper._sent["plan"]) == 2
+    keeper.stop("plan")
+    assert not keeper._sent
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_block_that_is_lost_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TextStream(shards=write_text(tmp_path, (50, 30)), batch_size=8, window=16)
+    through_ray, inline = make(config, batches=30), make(config, batches=30, inline=True)
+    get, count = ray.get, itertools.count()
+
+    def lossy(references: Any) -> Any:
+        if next(count) == 11:
+            raise ray.exceptions.ReferenceCountingAssertionError(references.hex(), "", "")
+        return get(references)
+
+    monkeypatch.setattr(ray, "get", lossy)
+    for _ in range(30):
+        one, other = next(through_ray), next(inline)
+        assert one.keys == other.keys and through_ray.position == inline.position
+    assert next(count) > 12
     through_ray.close()
     inline.close()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import tyro
 
@@ -18,7 +18,7 @@ from multicse.commands import announce_imports, read_options
 from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_urls import absolute, parent
 from multicse.data.shard_writer import left_out_lines, locked
-from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, ShardSet, read_manifest
+from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, RawSample, ShardSet, read_manifest
 from multicse.trainers.engine.progress import ProgressLine, duration
 from multicse.trainers.jobs import in_copy, kept, results_folder, results_in
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from multicse.evaluation.vectors import How, Part, What
 
 BAD = "bad_rows.jsonl"
+ELSEWHERE = "give another folder, or replace it (--overwrite)"
+Precision = Literal["fp32", "bf16", "int8"]
 READER = 0.25
 """Logical CPUs of a reading task; the first CPU of each worker is shared with one."""
 TASKS = 10_000
@@ -68,7 +70,7 @@ class Arguments:
     """Name of one of the model's own prompts, such as query or document."""
     dimensions: int | None = None
     """Leading numbers to keep of every vector, for Matryoshka models. Default: all."""
-    precision: Literal["fp32", "bf16", "int8"] = "fp32"
+    precision: Precision = "fp32"
     """Precision of the vectors. fp32: computed and stored as float32; bf16: computed in bfloat16, stored as float16; int8:
     every vector is scaled to -127 to 127, which keeps cosine similarities."""
     device: str | None = None
@@ -117,20 +119,22 @@ def embed(model: str | Path, data: str | Path | Sequence[str | Path], out: str |
 
 def run(arguments: Arguments) -> Manifest:
     """Embed what the arguments name; see `embed`."""
+    if arguments.precision not in get_args(Precision):
+        raise DataError(f"--precision {arguments.precision}: choose {', '.join(get_args(Precision))}")
+    if isinstance(arguments.keep, str):
+        arguments = replace(arguments, keep=(arguments.keep,))
+    shards = ShardSet.open(absolute(arguments.data))
+    columns = _columns(arguments, shards)
+    _check_folder(arguments, shards)
     announce_imports()
-    from multicse.evaluation.vectors import STORED, Embedder, How, finished, parts_of, what_of
+    from multicse.evaluation.vectors import Embedder, How, finished, parts_of, what_of
     from multicse.trainers.engine.cluster import quiet
     from multicse.trainers.engine.text_fit import text_of_run
 
     quiet()
-    if arguments.precision not in STORED:
-        raise DataError(f"--precision {arguments.precision}: choose {', '.join(STORED)}")
-    if isinstance(arguments.keep, str):
-        arguments = replace(arguments, keep=(arguments.keep,))
     how = How(**{field.name: getattr(arguments, field.name) for field in fields(How)})
-    shards = ShardSet.open(absolute(arguments.data))
     embedder = Embedder(how, text_of_run)
-    what = what_of(shards, embedder.modalities, arguments.column, arguments.keep)
+    what = what_of(columns, embedder.modalities, arguments.column, arguments.keep)
     chosen = {"modality": what.modality, "column": what.column, "keep": list(what.keep), "text": not arguments.without_text}
     about = {**embedder.about, **chosen}
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -143,33 +147,63 @@ def run(arguments: Arguments) -> Manifest:
         return _describe(arguments, shards, about, parts)
 
 
+def _columns(arguments: Arguments, shards: ShardSet) -> set[str]:
+    """Return the columns of the rows. Raises DataError if one that is named does not exist."""
+    found = set(shards.fields)
+    if not found:  # a dataset.json of another program may not list them
+        first = shards.sample(0)
+        found = set(first.fields) if isinstance(first, RawSample) else set()
+    known = sorted(found - {"json"})
+    for name in (*([arguments.column] if arguments.column else []), *arguments.keep):
+        if name not in found and "json" not in found:
+            raise DataError(f"column {name!r} does not exist.{did_you_mean(name, known)} The rows have {', '.join(known)}")
+    return found
+
+
+def _check_folder(arguments: Arguments, shards: ShardSet) -> dict[str, Any] | None:
+    """Return how the vectors in the folder were computed, or None if there are none that are kept.
+
+    Raises:
+        DataError: If the folder contains other files, or vectors of other settings of the command.
+    """
+    out, fix = arguments.out, "give another folder"
+    if any(Path(parent(shard.url)).resolve() == out.resolve() for shard in shards.shards):
+        raise DataError(f"--out {out} is the folder of the data; {fix}")
+    there = next(iter(sorted(file.name for file in out.glob("*.parquet"))), None)
+    found = read_manifest(str(out))
+    before: dict[str, Any] | None = None if found is None else found.record.get("embedding")
+    if before is None and (there or found is not None):
+        raise DataError(f"--out {out} contains {there or MANIFEST}, which embed has not written; {fix}")
+    if before is None or arguments.overwrite:
+        return None
+    _compare(arguments, before, {"precision": arguments.precision, "keep": list(arguments.keep)})
+    return before
+
+
+def _compare(arguments: Arguments, before: dict[str, Any], about: dict[str, Any]) -> None:
+    """Raise DataError if vectors in the folder were computed with other settings than `about`."""
+    for name, value in about.items():
+        if before.get(name) != value:
+            old, new = _shown(before.get(name)), _shown(value)
+            if name == "model":  # a hash, which alone says nothing to a reader
+                old, new = f"{before.get('of')} ({str(before.get(name))[:8]})", f"{arguments.model} ({str(value)[:8]})"
+            raise DataError(f"--out {arguments.out} contains vectors with {name} {old}, not {new}; {ELSEWHERE}")
+
+
 def _prepare(arguments: Arguments, shards: ShardSet, about: dict[str, Any], parts: Sequence[Part]) -> None:
     """Check what the folder contains, and describe it before the first vectors.
 
     Raises:
         DataError: If there are vectors of other settings or of other data.
     """
-    out, fix = arguments.out, "give another folder"
-    if any(Path(parent(shard.url)).resolve() == out.resolve() for shard in shards.shards):
-        raise DataError(f"--out {out} is the folder of the data; {fix}")
-    there = sorted(file.name for file in out.glob("*.parquet"))
-    found = read_manifest(str(out))
-    before = None if found is None else found.record.get("embedding")
-    if before is None and (there or found is not None):
-        raise DataError(f"--out {out} contains {there[0] if there else MANIFEST}, which embed has not written; {fix}")
+    out, before = arguments.out, _check_folder(arguments, shards)
     if arguments.overwrite:
-        for name in (*there, BAD, MANIFEST):
-            (out / name).unlink(missing_ok=True)
-        there, before = [], None
-    fix += ", or replace it (--overwrite)"
-    for name, value in about.items():
-        if before is not None and before.get(name) != value:
-            old, new = _shown(before.get(name)), _shown(value)
-            if name == "model":  # a hash, which alone says nothing to a reader
-                old, new = f"{before.get('of')} ({str(before.get(name))[:8]})", f"{arguments.model} ({str(value)[:8]})"
-            raise DataError(f"--out {out} contains vectors with {name} {old}, not {new}; {fix}")
-    if strange := sorted({*there} - {part.name for part in parts}):
-        raise DataError(f"--out {out} contains {strange[0]}, the vectors of other data than {arguments.data}; {fix}")
+        for file in (*out.glob("*.parquet"), out / BAD, out / MANIFEST):
+            file.unlink(missing_ok=True)
+    if before is not None:
+        _compare(arguments, before, about)
+    if strange := sorted({file.name for file in out.glob("*.parquet")} - {part.name for part in parts}):
+        raise DataError(f"--out {out} contains {strange[0]}, the vectors of other data than {arguments.data}; {ELSEWHERE}")
     for left in out.glob("*.partial"):  # of a killed run, since this process has the lock
         left.unlink()
     if before is None:

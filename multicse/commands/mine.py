@@ -167,6 +167,8 @@ def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tup
         raise DataError(f"--text {asked.text}: name the column of the sentences with --column; it has {has or 'no rows'}")
     if not table and asked.column is not None:
         raise DataError(f"--text {asked.text}: this is not a table; leave --column out")
+    if asked.column is not None:
+        next(table_rows(asked.text, [asked.column]), None)  # refuses a column that does not exist
     if asked.dev is not None and not asked.dev.is_file():
         raise DataError(f"--dev {asked.dev}: file not found; give a .tsv file with columns sentence1, sentence2 and score")
     announce_imports()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from multicse.data.errors import DataError, DecodeError, did_you_mean
+from multicse.data.errors import DataError, DecodeError
 from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
 from multicse.data.streams import decode
 from multicse.data.text_files import text_of
@@ -99,29 +99,28 @@ def blocks_of(part: Part, modality: str) -> list[tuple[Shard, int, int]]:
     return [(part.shard, start, min(start + size, part.stop)) for start in range(part.start, part.stop, size)]
 
 
-def what_of(shards: ShardSet, modalities: Sequence[str], column: str | None, keep: tuple[str, ...]) -> What:
+def what_of(columns: Set[str], modalities: Sequence[str], column: str | None, keep: tuple[str, ...]) -> What:
     """Decide what is embedded: the texts of `column`, otherwise images or audio clips if the model encodes them, or texts.
+
+    Args:
+        columns: Columns that the rows have.
+        modalities: Modalities that the model encodes.
+        column: Column of the texts that is asked for.
+        keep: Columns that are copied.
 
     Raises:
         DataError: If the rows have nothing that the model encodes.
     """
-    fields = set(shards.fields)
-    if not fields:  # a dataset.json of another program may not list them
-        first = shards.sample(0)
-        fields = set(first.fields) if isinstance(first, RawSample) else set()
-    known = sorted(fields - {"json"})
-    for name in (*([column] if column else []), *keep):
-        if name not in fields and "json" not in fields:
-            raise DataError(f"column {name!r} does not exist.{did_you_mean(name, known)} The rows have {', '.join(known)}")
     if column is not None:
         return What("text", column, keep)
     for modality, kinds in (("image", decode.IMAGES), ("audio", decode.SOUNDS)):
-        if modality in modalities and fields & set(kinds):
+        if modality in modalities and columns & set(kinds):
             return What(modality, keep=keep)
-    if "txt" in fields:
+    if "txt" in columns:
         return What("text", keep=keep)
+    known = ", ".join(sorted(columns - {"json"})) or "no fields"
     raise DataError(
-        f"the rows have {', '.join(known) or 'no fields'}: no text column is named text, sentence or caption, and the model "
+        f"the rows have {known}: no text column is named text, sentence or caption, and the model "
         f"encodes {' and '.join(modalities)}; name the column to embed (--column NAME)"
     )
 

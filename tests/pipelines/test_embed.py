@@ -149,6 +149,8 @@ def test_only_new_changed_and_damaged_files_are_made_again(tmp_path: Path, bag: 
     assert kept == [t for k, t in was if k < "2.jsonl"] + ["a changed cat"] + [t for k, t in was if k >= "3"] + ["a new dog"]
 
 
+UNOPENED = "no-such-model"
+"""A model that would be an error if it were opened: what needs no model is checked before, as opening takes seconds."""
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "precision": ({"precision": "int8"}, 'precision "fp32", not "int8"'),
     "dimensions": ({"dimensions": 8}, "dimensions 16, not 8"),
@@ -183,15 +185,17 @@ def test_another_model_other_data_and_strange_files_are_refused(tmp_path: Path, 
         multicse.embed("bag", data / "1.jsonl", out)
     for overwrite in (False, True):
         with pytest.raises(DataError, match="is the folder of the data"):
-            multicse.embed("bag", out, out, overwrite=overwrite)
+            multicse.embed(UNOPENED, out, out, overwrite=overwrite)
         (tmp_path / "own").mkdir(exist_ok=True)
         pq.write_table(pa.table({"text": ["a dog"]}), tmp_path / "own/x.parquet")
         with pytest.raises(DataError, match=r"x\.parquet, which embed has not written"):
-            multicse.embed("bag", data, tmp_path / "own", overwrite=overwrite)
+            multicse.embed(UNOPENED, data, tmp_path / "own", overwrite=overwrite)
     with pytest.raises(DataError, match=r"no option 'colum'\. Did you mean 'column'"):
         multicse.embed("bag", data, out, colum="text")
     with pytest.raises(DataError, match=r"column 'boddy' does not exist\. Did you mean 'body'"):
-        multicse.embed("bag", lines(tmp_path / "x.jsonl", [{"body": "a", "title": "b"}]), tmp_path / "y", column="boddy")
+        multicse.embed(UNOPENED, lines(tmp_path / "x.jsonl", [{"body": "a", "title": "b"}]), tmp_path / "y", column="boddy")
+    with pytest.raises(DataError, match='precision "fp32", not "int8"'):
+        multicse.embed(UNOPENED, data, out, precision="int8")
     with pytest.raises(DataError, match="name the column to embed"):
         multicse.embed("bag", tmp_path / "x.jsonl", tmp_path / "y")
     with pytest.raises(DataError, match="none of the 2 rows could be embedded"):

@@ -191,6 +191,8 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
     for given in (("table.csv",), ("sentences.txt", "--column", "said")):
         with pytest.raises(DataError, match="--column"):
             chosen(simcse, "--text", *given)
+    with pytest.raises(DataError, match=r"sayd.*said"):  # before the model, whose opening takes seconds
+        chosen(simcse, "--text", "table.csv", "--column", "sayd", "--model", "no-such-model")
 
 
 def test_unusable_files_are_counted_and_limited(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,6 +93,8 @@ def load(root: Path) -> None:
     importlib.import_module("multicse.trainers.engine.mlflow_server").import_mlflow()
     for name in LAZY:
         importlib.import_module(name)
+    # A table of regular expressions that transformers makes before the first model.
+    importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("bert")
     assert threading.active_count() == 1, "an import has started threads, which a fork would lack"
 
 

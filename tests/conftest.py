@@ -15,12 +15,14 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from multicse.models.config import EncoderConfig
+from multicse.process import collect_rarely
 from multicse.trainers.engine.mlflow_server import connect
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
 from multicse.trainers.simcse import SimCSEConfig
 from tests.worlds import write_encoder, write_images, write_sounds, write_text
 
+collect_rarely()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

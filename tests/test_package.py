@@ -135,3 +135,10 @@ with contextlib.suppress(SystemExit):
     runpy.run_path("pipelines/visualcse.py", run_name="__main__")
 print([name for name in sys.modules if name.partition(".")[0] in {ROOMS}])"""
     assert run([sys.executable, "-c", script], ROOT).endswith("\n[]\n")
+
+
+def test_a_command_does_not_walk_through_all_objects_at_its_end() -> None:
+    script = "import atexit, gc; from multicse.commands.run import main; gc.collect(); print(len(gc.get_objects()))"
+    script += "; atexit.register(lambda: print(gc.get_freeze_count())); main()"
+    objects, *_, frozen = run([sys.executable, "-c", script, "--help"], ROOT).split()
+    assert int(frozen) >= int(objects)

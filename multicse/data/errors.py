@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from multicse import clone
+from multicse import clone, process
 
 LONGEST = 4000
 """Characters of a message; the content of a damaged sample may be longer."""
@@ -66,6 +66,7 @@ def command(name: str, package: str = "pipelines") -> str:
 @contextlib.contextmanager
 def handle_interrupt() -> Iterator[None]:
     """End a command without a traceback: code 130 after Ctrl-C, and 1 if the reader of its output stops, as ``head``."""
+    process.collect_rarely()
     try:
         try:
             yield

@@ -137,9 +137,9 @@ def start_ray(verbose: bool = False) -> None:
     folder, code = clone(), None
     if folder and Path.cwd() != folder:
         path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        # Any function of the package will do: it is imported from the clone before workers search the current folder, which
-        # may contain another clone.
-        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
+        # This function of the package is imported from the clone before workers search the current folder, which may
+        # contain another clone.
+        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.process.collect_rarely"}
     announce("Starting Ray on this machine" if here else f"Connecting to Ray at {os.environ['RAY_ADDRESS']}")
     settings: dict[str, Any] = {
         "address": "local" if here else None,

@@ -47,7 +47,7 @@ class MultiCSEConfig(NonLingSettings):
     image: ImageConfig | None = None
     audio: AudioConfig | None = None
     summed: bool = True
-    """If True, one update and one optimizer for the weighted sum of all parts. If False, one update per stream."""
+    """If True, one optimizer step on the weighted sum of all parts. If False, one per stream."""
     schedule: Schedule = "constant"
     """Schedule of the weights of images, audio and cycles: constant, or linear or cosine decay to 0."""
     antonyms: bool = True
@@ -90,8 +90,8 @@ class MultiCSEConfig(NonLingSettings):
         alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
         for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
-                f"method.{name}={getattr(self, name)!r} weights losses of one update against each other; set method.summed "
-                f"True, or omit method.{name}"
+                f"method.{name}={getattr(self, name)!r} weights losses of one optimizer step against each other; set "
+                f"method.summed True, or omit method.{name}"
             )
         if self.cyclic and not self.nonling:
             raise ValueError(

@@ -122,7 +122,7 @@ class ModalityConfig(PatchesConfig):
     temperature: float = Field(0.07, gt=0)
     """Softmax temperature: cosine similarities are divided by it. Lower values put more weight on hard negatives."""
     weight: float = Field(0.05, ge=0)
-    """Weight of the loss. It has almost no effect if the update has its own AdamW, which is scale-invariant [errata 2.5]."""
+    """Weight of the loss. It has almost no effect unless `summed` is set, since AdamW is scale-invariant [errata 2.5]."""
 
     def check_stream(self, name: str, place: str, stream: Any) -> None:
         """Also raise ValueError if its views or labels do not match."""
@@ -137,11 +137,11 @@ class ModalityConfig(PatchesConfig):
 
 
 class ImageConfig(ModalityConfig, ImagePatchesConfig):
-    """Settings of the image update; a sample has one or two views."""
+    """Settings of the images and their loss; a sample has one or two views."""
 
 
 class AudioConfig(ModalityConfig):
-    """Settings of the audio update; spectrograms are (B, 1 or 2, frames, bins).
+    """Settings of the audio clips and their loss; spectrograms are (B, 1 or 2, frames, bins).
 
     The variants `paper` and `released` have randomly initialised patches of 24 x 24 without positions and normalisation (211
     tokens). `fixed` has SSAST's: patches of 16 x 16, positions, normalisation, and pretrained weights if a path is given
@@ -213,7 +213,7 @@ class NonLingSettings(MethodConfig):
     modalities: dict[str, AnyModality] = Field({}, exclude_if=not_)
     """Further modalities by the names of their streams, each with your own class (docs/how-to/custom-modality.md)."""
     summed: bool = False
-    """If True, one update for the weighted sum of all losses (eq. 1). If False, one update per stream (Algorithm 1)."""
+    """If True, one optimizer step on the weighted sum of all losses (eq. 1). If False, one per stream (Algorithm 1)."""
 
     @property
     def nonling(self) -> dict[str, ModalityConfig]:

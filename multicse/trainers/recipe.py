@@ -34,16 +34,16 @@ from multicse.trainers.method import MethodConfig
 
 
 class GroupOverride(Settings):
-    """Settings of one parameter group that override the settings of the update."""
+    """Settings of one parameter group that override the settings of its optimizer."""
 
     lr: float | None = Field(None, ge=0)
-    """Learning rate of the group. If None, the update's learning rate."""
+    """Learning rate of the group. If None, the optimizer's learning rate."""
     weight_decay: float | None = Field(None, ge=0)
-    """Weight decay of the group. If None, the update's weight decay."""
+    """Weight decay of the group. If None, the optimizer's weight decay."""
     schedule: Literal["linear", "cosine", "constant"] | None = None
-    """Learning rate schedule of the group. If None, the update's schedule."""
+    """Learning rate schedule of the group. If None, the optimizer's schedule."""
     warmup: float | None = Field(None, ge=0)
-    """Warm-up of the group, in steps or as a share of all steps. If None, the update's warm-up."""
+    """Warm-up of the group, in steps or as a share of all steps. If None, the optimizer's warm-up."""
 
 
 class ScheduleConfig(Settings):
@@ -62,7 +62,7 @@ class ScheduleConfig(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate from each layer of the text transformer to the layer below, embeddings last."""
     max_grad_norm: float | None = Field(1.0, gt=0)
-    """Maximum norm of the gradient over all parameters of the update. If None, gradients are not clipped."""
+    """Maximum norm of the gradient over all parameters of the optimizer. If None, gradients are not clipped."""
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
 
@@ -77,7 +77,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimConfig(ScheduleConfig):
-    """AdamW and learning rate schedule of one update."""
+    """AdamW and its learning rate schedule."""
 
     betas: tuple[Decay, Decay] = (0.9, 0.999)
     """Decay rates of AdamW's two moment estimates."""
@@ -86,7 +86,7 @@ class OptimConfig(ScheduleConfig):
 
 
 class SGDConfig(ScheduleConfig):
-    """SGD with momentum and learning rate schedule of one update."""
+    """SGD with momentum and its learning rate schedule."""
 
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum factor (0: plain SGD)."""
@@ -172,7 +172,7 @@ class RunConfig(Settings):
     """Execution, hardware and tracking of a run."""
 
     output_dir: Machine[str] = "runs"
-    """Folder for checkpoints, journal and export. In a Ray job with a working directory, relative paths start at
+    """Folder for checkpoints, metrics and export. In a Ray job with a working directory, relative paths start at
     ~/multicse."""
     resume: Machine[Literal["auto", "never", "must"]] = "auto"
     """Treatment of an unfinished run in output_dir: `auto` resumes it, `never` starts over, `must` requires one."""
@@ -185,7 +185,7 @@ class RunConfig(Settings):
     max_steps: int | None = Field(None, gt=0)
     """Number of steps, in place of `epochs`. If None, `epochs` determines it."""
     gradient_accumulation_steps: int = Field(1, gt=0)
-    """Batches per optimizer step, accumulated for each update separately."""
+    """Batches of a stream per optimizer step; their gradients are averaged."""
     mini_batch_size: int | None = Field(None, gt=0)
     """Mini-batch size per worker for gradient caching (GradCache), for batches that do not fit into memory. Losses use
     the full batch; encoding costs one extra forward pass. If None, no caching."""
@@ -233,7 +233,7 @@ class RunConfig(Settings):
     """MLflow tracking URI. If None, MLFLOW_TRACKING_URI, otherwise sqlite:///mlflow.db in the current folder (in
     ~/multicse for a Ray job with a working directory)."""
     report_to: Machine[Literal["mlflow", "none"]] = "mlflow"
-    """Tracker. With `none`, metrics are in the journal of the run only, MLflow does not have to be installed, and the same
+    """Tracker. With `none`, metrics are in the run's journal.jsonl only, MLflow does not have to be installed, and the same
     command with `mlflow` sends the run later."""
     experiment: Machine[str | None] = None
     """MLflow experiment of the run. If None, the paper in the recipe's name."""
@@ -271,7 +271,7 @@ class Recipe(Settings):
     encoder: AnyEncoder
     streams: dict[str, AnyStream]
     optim: dict[str, AnyOptim]
-    """One optimizer per update, by the name of the update (`text`, `image`, `image+text`)."""
+    """Optimizers by the streams whose loss they lower: `text`, `image`, or `image+text` for both together."""
     lead: str = "text"
     """Primary stream; its epochs are the epochs of the run."""
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -152,7 +152,7 @@ def check_hard_negatives(config: SimCSEConfig, recipe: RecipeParts, stream: str,
 
 
 class SimCSEConfig(MethodConfig):
-    """Settings of SimCSE, and of the text update of all methods that extend it."""
+    """Settings of SimCSE, and of the text loss of all methods that extend it."""
 
     citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
 
@@ -251,7 +251,7 @@ class SimCSE(Method):
 
 
 class MixedSimCSEConfig(SimCSEConfig):
-    """Settings of supervised SimCSE on pairs or triples and SimCSE on plain sentences, in one update."""
+    """Settings of supervised SimCSE on pairs or triples and SimCSE on plain sentences, in one optimizer step."""
 
     name: Literal["simcse-mixed"] = "simcse-mixed"  # type: ignore[assignment]  # another method
     supervised: Literal[True] = True

@@ -99,7 +99,7 @@ class StreamConfig(Settings):
     first: int | None = Field(None, gt=0)
     """Use only the first N samples of the shards. If None, all samples are used."""
     weights: tuple[PositiveFloat, ...] = ()
-    """Weights of the sets that are joined by `::` in `shards`, for example 3 1: every window mixes the sets in this ratio.
+    """Weights of the sets that are joined by `::` in `shards`, for example 3 1: the ratio of the sets in `window` samples.
     If empty, every sample is used once per epoch."""
     batch_size: int = Field(64, gt=0)
     """Number of samples of the contrastive batch, summed over all workers."""

@@ -286,12 +286,14 @@ def _check_updates(recipe: Recipe) -> None:
         )
     if spare := set(recipe.streams) - wanted:
         raise RecipeError(
-            f"streams.{sorted(spare)[0]} is used by no update of {recipe.method.name!r} ({list(updates)}); remove it"
+            f"streams.{sorted(spare)[0]} is not read by {recipe.method.name!r}, which reads {sorted(wanted)}; remove it"
         )
     if absent := set(updates) - set(recipe.optim):
-        raise RecipeError(f"optim has {sorted(recipe.optim)}; each update needs an optimizer: add optim.{sorted(absent)[0]}")
+        raise RecipeError(
+            f"optim has {sorted(recipe.optim)}; the method needs {list(updates)}: add optim.{sorted(absent)[0]}"
+        )
     if unused := set(recipe.optim) - set(updates):
-        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no update; the updates are {list(updates)}. Remove it.")
+        raise RecipeError(f"optim.{sorted(unused)[0]} is not used: the method needs {list(updates)}; remove it")
     groups = recipe.method.parameter_groups
     for update, optim in recipe.optim.items():
         if unknown := [name for name in optim.groups if name not in groups]:

@@ -13,7 +13,7 @@ from typing import Any
 from multicse.commands import api, options, registry
 from multicse.commands.registry import FILES, Recipes, takes_files
 from multicse.data.errors import REPORTED, command, handle_interrupt, report_error
-from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.jobs import kept, results_in, shown
 from multicse.trainers.recipe import Recipe, RecipeError
 
 UNIMPROVED = (
@@ -127,7 +127,8 @@ def report(summary: dict[str, Any]) -> str:
     trust = ", trust_remote_code=True" if carried_files(Path(summary["export"])) else ""
     head, *rows = run_rows(summary)
     lines = ["", layout([head, *rows]), *run_legend(head)] if rows else []
-    models = [f"{summary['export']}   (SentenceTransformer({summary['export']!r}{trust}))"]
+    export = shown(summary["export"])
+    models = [f"{export}   (SentenceTransformer({export!r}{trust}))"]
     if summary["tracking_uri"].startswith("http"):  # the folder may be removed with its pod
         models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri URI -d FOLDER)")
     selected = summary["best_score"] is not None

@@ -20,7 +20,7 @@ from multicse.data.shard_urls import absolute, parent
 from multicse.data.shard_writer import left_out_lines, locked
 from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, RawSample, ShardSet, read_manifest
 from multicse.trainers.engine.progress import ProgressLine, duration
-from multicse.trainers.jobs import in_copy, kept, results_folder, results_in
+from multicse.trainers.jobs import in_copy, kept, results_folder, results_in, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -417,11 +417,11 @@ def main(argv: list[str] | None = None) -> int:
     about = record["embedding"]
     kind = {"fp32": "float32", "bf16": "float16"}.get(about["precision"], about["precision"])
     print(
-        f"{arguments.out}: {record['nsamples']:,} vectors of {about['dimensions']} numbers ({kind}) in "
+        f"{shown(arguments.out)}: {record['nsamples']:,} vectors of {about['dimensions']} numbers ({kind}) in "
         f"{len(record['shardlist'])} files, {record['filesize'] / 1e6:,.1f} MB, in {duration(time.monotonic() - start)}"
     )
     for line in left_out_lines(record["left_out"])[:10]:
         print(line)
     if record["dropped"]:
-        print(f"{record['dropped']:,} rows have no vector: {arguments.out / BAD}")
+        print(f"{record['dropped']:,} rows have no vector: {shown(arguments.out / BAD)}")
     return 0

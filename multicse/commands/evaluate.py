@@ -24,7 +24,7 @@ from multicse.evaluation.load import Model, load_for, parse
 from multicse.evaluation.report import Outcome, Report
 from multicse.evaluation.task import EvaluationError, Task, encode_once
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.trainers.jobs import kept, results_folder, results_in
+from multicse.trainers.jobs import kept, results_folder, results_in, shown
 
 if TYPE_CHECKING:
     from multicse.trainers.engine.tracking import RunHandle
@@ -263,11 +263,11 @@ def write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None = Non
         arguments.json.write_text(json.dumps(outcome.content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if outcome.report is not None:
             outcome.report.write_examples(arguments.json)  # for paired tests of --compare
-        print(f"written to {arguments.json}")
+        print(f"written to {shown(arguments.json)}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():
             save(figure, arguments.figures, _file_name(name))
-        print(f"{len(outcome.figures)} figures written to {arguments.figures}")
+        print(f"{len(outcome.figures)} figures written to {shown(arguments.figures)}")
     if handle is not None:
         handle.log_metrics(outcome.metrics)
         with tempfile.TemporaryDirectory() as place:

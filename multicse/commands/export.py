@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 from multicse.commands import announce_imports, read_options
 from multicse.data.errors import cli_errors
+from multicse.trainers.jobs import shown
 from multicse.trainers.recipe import Recipe
 
 
@@ -130,5 +131,6 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     out = export(arguments)
     trust = ", trust_remote_code=True" if carried_files(out) else ""
-    print(f"exported to {out}: SentenceTransformer({str(out)!r}{trust}), or --encoder.path {shlex.quote(str(out))}")
+    place = shown(out)
+    print(f"exported to {place}: SentenceTransformer({place!r}{trust}), or --encoder.path {shlex.quote(place)}")
     return 0

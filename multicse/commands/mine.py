@@ -29,7 +29,7 @@ from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
 from multicse.trainers.engine.record import RECIPE
-from multicse.trainers.jobs import announce, kept
+from multicse.trainers.jobs import announce, kept, shown
 from multicse.trainers.recipe import Recipe, RecipeError
 
 READERS = 5
@@ -132,12 +132,13 @@ def choose(recipes: Recipes, given: list[str]) -> Recipe:
 def _show(choices: list[Choice], before: dict[str, Any], after: dict[str, Any]) -> None:
     """Print the settings of the run: those chosen from the files, and those that options have changed after that."""
     given = {path: (path, value, "given as an option") for path, value in after.items() if value != before.get(path, ...)}
-    rows = [given.pop(choice[0], choice) for choice in choices] + list(given.values())
-    wide, narrow = (max(len(str(row[i])) for row in rows) for i in (0, 1))
+    chosen = [given.pop(choice[0], choice) for choice in choices] + list(given.values())
+    rows = [(path, shown(value) if path.endswith(".shards") else str(value), why) for path, value, why in chosen]
+    wide, narrow = (max(len(row[i]) for row in rows) for i in (0, 1))
     for path, value, why in rows:
-        print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
-    file = Path(after["run.output_dir"]) / RECIPE
-    print(f"to repeat or change this run, give its recipe: --recipe {shlex.quote(str(file))}")
+        print(f"{path:<{wide}}  {value:<{narrow}}  {why}")
+    file = shown(Path(after["run.output_dir"]) / RECIPE)
+    print(f"to repeat or change this run, give its recipe: --recipe {shlex.quote(file)}")
 
 
 def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tuple[Recipe, Any]:

@@ -24,7 +24,7 @@ from multicse.evaluation.tables import layout, side_by_side
 from multicse.trainers.engine import record
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
-from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.jobs import kept, results_in, shown
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.trials import Trial, ranked, short_name, show
 
@@ -189,7 +189,7 @@ def _finished(made: Sweep, folder: Path) -> bool:
     record.write_json(folder / record.SUMMARY, summary)  # it may have been lost
     if (journal := folder / record.JOURNAL).exists():  # if the driver died at the end, some records may be missing
         sync(journal)
-    print(f"this sweep is finished; its results are in {folder / record.SUMMARY}")
+    print(f"this sweep is finished; its results are in {shown(folder / record.SUMMARY)}")
     return True
 
 
@@ -316,7 +316,7 @@ def _describe(made: Sweep, at_once: int, folder: Path) -> str:
         f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
         f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.eval_steps} steps",
         f"resources  {cpus:g} CPUs and {gpus:g} GPUs per trial, {at_once} trials at a time",
-        f"folder     {folder}",
+        f"folder     {shown(folder)}",
     ]
     return "\n".join(lines)
 
@@ -410,7 +410,7 @@ def _last_words(summary: Mapping[str, Any]) -> str:
     sides = ("unchanged", "best") if summary["best"]["trial"] else ("unchanged",)
     held = {side: summary["held_out"].get(side, {}) for side in sides}
     rows = side_by_side({name: summary[name] | averages(summary[name]) for name in columns} | held)
-    best, counts = summary["best"], summary["trials"]
+    best, counts, recipe = summary["best"], summary["trials"], shown(summary["recipe"])
     return "\n".join(
         [
             "",
@@ -419,8 +419,8 @@ def _last_words(summary: Mapping[str, Any]) -> str:
             f"trials  {counts['finished']} finished, {counts['stopped']} stopped early, {counts['failed']} failed",
             f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the unchanged recipe "
             + ("failed" if summary["unchanged"]["score"] is None else f"{summary['unchanged']['score']:.2f}"),
-            f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {shlex.quote(summary['recipe'])})",
-            f"model   {summary['export']}   ({summary['model']})",
+            f"recipe  {recipe}   ({command(best['pipeline'])} --recipe {shlex.quote(recipe)})",
+            f"model   {shown(summary['export'])}   ({summary['model']})",
             f"run     {summary['mlflow_run_id']}   ({mlflow_ui(summary['tracking_uri'])})",
         ]
     )

@@ -45,6 +45,12 @@ def kept(place: Path, storage: str | None = None) -> Path:
     return results_folder(storage).joinpath(*parts[parts.index(RAY_COPIES) + 2 :])
 
 
+def shown(place: str | Path) -> str:
+    """Return a path as commands print it: relative to the current folder if it is inside it, otherwise unchanged."""
+    here, path = Path.cwd(), Path(os.path.abspath(place))
+    return str(path.relative_to(here) if path.is_relative_to(here) else place)
+
+
 def left_out(place: str) -> str | None:
     """Return the ignore file that made Ray omit a path from its copy of the working directory, or None.
 

@@ -181,6 +181,12 @@ def test_a_training_without_improvement_is_reported(best_step: int, warned: bool
     assert ("warning: training did not improve" in found) is warned
 
 
+def test_the_end_of_a_run_shows_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    summary = SUMMARY | {"before": {}, "after": {}, "export": str(tmp_path / "runs/export"), "best_score": None}
+    assert "model   runs/export   (SentenceTransformer('runs/export'))" in report(summary).splitlines()
+
+
 def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     scores = {"sts12": {"spearman": 50.004}, "sickr": {"spearman": 60.0}, "mr": {"accuracy": 70.0}, "cr": {"accuracy": 81.0}}
     after = {task: {name: value + 1 for name, value in metrics.items()} for task, metrics in scores.items()}

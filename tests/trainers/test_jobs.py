@@ -15,7 +15,7 @@ from multicse.pipelines import simcse
 from multicse.trainers.engine.checks import check_recipe
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri
-from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.jobs import kept, results_in, shown
 from multicse.trainers.recipe import Recipe
 
 
@@ -80,6 +80,19 @@ def test_the_first_and_last_lines_name_the_folder(
     with results_in(tmp_path / "run"):
         print("body")
     assert capsys.readouterr().out == "body\n", "outside a copy nothing is printed"
+
+
+def test_paths_in_the_current_folder_are_printed_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for place, printed in {
+        tmp_path / "here" / "runs" / "demo": "runs/demo",
+        Path("runs"): "runs",
+        tmp_path / "here": ".",
+        tmp_path / "here2": str(tmp_path / "here2"),
+        Path("../other"): "../other",
+    }.items():
+        assert shown(place) == shown(str(place)) == printed
 
 
 def test_the_recipe_of_a_job_can_be_run_again_in_a_clone(recipe: Recipe, job: Path) -> None:

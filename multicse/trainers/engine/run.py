@@ -47,6 +47,7 @@ from multicse.trainers.engine.store import CheckpointError, Owner, Store, name_o
 from multicse.trainers.engine.text_fit import prepare_encoder
 from multicse.trainers.engine.tracking import RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.engine.workers import in_workers
+from multicse.trainers.jobs import shown
 from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Run:
         with contextlib.ExitStack() as locks:
             locks.enter_context(locked(self.folder, wait=OUTLIVES if self.part else 0))
             if self.state() == "delivered":  # before this command, or by another process meanwhile
-                print(f"This run is already finished: {self.folder} (--run.overwrite trains again)")
+                print(f"This run is already finished: {shown(self.folder)} (--run.overwrite trains again)")
                 self._reopen(self.record)
             else:
                 with locked(self.folder, name=WRITER, wait=OUTLIVES):
@@ -279,7 +280,7 @@ class Run:
         if kind is None:
             self.close()
         elif issubclass(kind, (KeyboardInterrupt, Interrupted)):
-            print(f"\nStopped. Run the same command again to resume from {self.folder}", file=sys.stderr)
+            print(f"\nStopped. Run the same command again to resume from {shown(self.folder)}", file=sys.stderr)
             self.close(None if self.part else "KILLED")
         else:
             self.close(None if self.part else "FAILED")  # the driver of a sweep ends the runs of its trials
@@ -443,7 +444,7 @@ class Run:
             record.update(self.folder, {INPUTS: inputs(self.recipe) | known})
         if steps and not self.part:
             last = f"latest checkpoint: step {steps[0]}"  # it is verified when it is read
-            print(f"Resuming the run in {self.folder}, {last} (to start over: --run.resume never)")
+            print(f"Resuming the run in {shown(self.folder)}, {last} (to start over: --run.resume never)")
 
     def _reopen(self, note: dict[str, Any]) -> None:
         """Find out what is new for a finished run, and open its MLflow run."""

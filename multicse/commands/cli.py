@@ -111,7 +111,7 @@ def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
         recipe = mine.choose(recipes, given[1:]) if on_files else parse(recipes, about, given)
         with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not on_files):
             summary = api.train(recipe).summary
-            print(report(summary))
+            print(report(summary, recipe.flat().get("encoder.path")))
     except BrokenPipeError:
         raise
     except REPORTED as error:
@@ -119,8 +119,13 @@ def main(recipes: Recipes, description: str | None) -> dict[str, Any]:
     return summary
 
 
-def report(summary: dict[str, Any]) -> str:
-    """Return the lines at the end of a run: scores before and after training, model, MLflow run."""
+def report(summary: dict[str, Any], start: str | None = None) -> str:
+    """Return the lines at the end of a run: scores before and after training, model, MLflow run.
+
+    Args:
+        summary: Summary of the run.
+        start: Encoder that the run started from, for the command that compares it with the export if there are no scores.
+    """
     from multicse.evaluation.tables import layout, run_legend, run_rows
     from multicse.models.hub_folders import carried_files
 
@@ -142,6 +147,12 @@ def report(summary: dict[str, Any]) -> str:
         if summary["tracking_uri"]
         else "run     in its journal only (the same command with --run.report_to mlflow sends it)",
     ]
+    if not rows:
+        compared = f"start={shlex.quote(shown(start or 'MODEL'))} ours={shlex.quote(export)}"
+        lines += [
+            "score   not measured: the run has no test data (evaluation.final). With rated pairs of sentences in a file:",
+            f"        {command('evaluate')} --tasks pairs:FILE.tsv --compare {compared}",
+        ]
     if "hub" in summary:
         lines.append(f"hub     {summary['hub']}")
     if summary["skipped"]:

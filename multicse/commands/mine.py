@@ -123,7 +123,8 @@ def choose(recipes: Recipes, given: list[str]) -> Recipe:
     if "evaluation.eval_steps" not in changes:
         steps = recipe.steps(ShardSet.open(recipe.streams[recipe.lead].shards).samples)
         every = max(1, min(250, steps // 8))
-        choices.append(("evaluation.eval_steps", every, f"eight evaluations in {steps:,} steps, or one every 250"))
+        what = "evaluations" if recipe.evaluation.select else "checkpoints"
+        choices.append(("evaluation.eval_steps", every, f"eight {what} in {steps:,} steps, or one every 250"))
         chosen, recipe = (one.replace("evaluation.eval_steps", every) for one in (chosen, recipe))
     _show(choices, chosen.flat(), recipe.flat())
     return recipe
@@ -245,13 +246,13 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
     found, gold = dev.exists(), "" if asked.dev else f"?{format_options({'gold': GOLD})}"
     fewest = HELD_OUT * FEWEST_HELD_OUT
-    few = f"fewer than {fewest:,} sentences with two halves, so that none are held out; give rated pairs as --dev"
+    few = f"fewer than {fewest:,} sentences with two halves: none are held out; give more, or rated pairs as --dev"
     held_out = "matching halves of held-out sentences" if found else few
     why = "--dev" if asked.dev else held_out
     yield ("evaluation.data", None, "only your files are used")
     yield ("evaluation.select", f"pairs:{dev}{gold}" if found else None, why)
     yield ("evaluation.watch", (), "no further tasks")
-    yield ("evaluation.final", (f"pairs:{test}{gold}",) if found else (), why)
+    yield ("evaluation.final", (f"pairs:{test}{gold}",) if found else (), why if found else "as evaluation.select")
 
 
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:

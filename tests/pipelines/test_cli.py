@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from multicse.commands import api, registry, run
+from multicse.commands import api, evaluate, read_options, registry, run
 from multicse.commands.api import write_inputs
 from multicse.commands.cli import main, parse, report
 from multicse.data.errors import cli_errors
@@ -185,6 +186,16 @@ def test_the_end_of_a_run_shows_a_relative_path(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     summary = SUMMARY | {"before": {}, "after": {}, "export": str(tmp_path / "runs/export"), "best_score": None}
     assert "model   runs/export   (SentenceTransformer('runs/export'))" in report(summary).splitlines()
+
+
+def test_the_end_of_a_run_without_scores_shows_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty = SUMMARY | {"before": {}, "after": {}, "export": str(tmp_path / "my export"), "best_score": None}
+    words = shlex.split(report(empty, str(tmp_path / "start")).splitlines()[-1])
+    given = read_options(evaluate.Arguments, words[words.index("--tasks") :])
+    assert given.compare == ("start=start", "ours=my export") and given.tasks == ("pairs:FILE.tsv",)
+    scored = empty | {when: {"lee": {"spearman": 41.0}} for when in ("before", "after")}
+    assert "not measured" not in report(scored) and "not measured" in report(empty)
 
 
 def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:

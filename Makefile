@@ -14,12 +14,13 @@ export TOKENIZERS_PARALLELISM ?= false
 
 setup: $(STAMP)
 
+# setuptools warns that a folder multicse/ in the working directory comes before the installed package: that is intended.
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing the pinned libraries in $(VENV): once, 2 to 15 minutes; pip shows only warnings and errors."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
-	$(BIN)/pip install -q --disable-pip-version-check -e ".[test,check,cluster]" -c constraints.txt
+	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install -q --disable-pip-version-check -e ".[test,check,cluster]" -c constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP)

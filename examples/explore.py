@@ -70,7 +70,7 @@ def main(
         from plotly.colors import qualitative
         from plotly.subplots import make_subplots
     except ModuleNotFoundError:
-        raise SystemExit("error: the page needs plotly: pip install 'multicse[explore]'") from None
+        raise SystemExit("error: the page needs plotly: pip install plotly") from None
 
     found = [read(folder) for folder in vectors]
     keys = [key for key in found[-1] if all(key in rows for rows in found)][:most] if found else []

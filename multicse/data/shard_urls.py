@@ -232,7 +232,7 @@ def _hub_files(url: str, options: dict[str, str]) -> list[str]:
     try:
         import datasets
     except ImportError:
-        raise DataError(f"shards {url!r} needs the package datasets: pip install 'multicse[hub]'") from None
+        raise DataError(f"shards {url!r} needs the package datasets: pip install datasets") from None
     split = options.get("split", "train")
     if not split.isidentifier():
         raise DataError(f"shards {url!r}: split={split} is not the name of a split; `first` selects a part of one")

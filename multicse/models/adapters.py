@@ -36,7 +36,7 @@ class LoRASettings(Settings):
                 "encoder.lora: alpha, dropout and targets have no effect without adapters; set encoder.lora.rank"
             )
         if self.rank and find_spec("peft") is None:
-            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or do not set it")
+            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install peft, or do not set it")
 
     def check_targets(self, model: nn.Module) -> None:
         """Raise ValueError if a name in `targets` belongs to no linear layer of the model."""

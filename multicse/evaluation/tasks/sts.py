@@ -313,7 +313,7 @@ def _dataset_rows(title: str, name: str, config: str | None = None, *, split: st
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise EvaluationError("data sets of the Hub need the library datasets: pip install 'multicse[hub]'") from error
+        raise EvaluationError("data sets of the Hub need the library datasets: pip install datasets") from error
     folder = Path(name).expanduser()
     try:
         # Streaming reads a folder without a copy in the cache.

@@ -221,7 +221,7 @@ def emoji_names() -> dict[str, str]:
     try:
         from emoji import EMOJI_DATA
     except ImportError as error:
-        raise DataError("the names of emojis need the package emoji: pip install 'multicse[demo]'") from error
+        raise DataError("the names of emojis need the package emoji: pip install emoji") from error
     found = {}
     for text, record in EMOJI_DATA.items():
         codes = [ord(letter) for letter in text if letter != "\ufe0f"]

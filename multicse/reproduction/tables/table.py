@@ -114,8 +114,9 @@ def read_tables(paper: str) -> dict[str, Table]:
     """Return the tables of a paper's TOML file by key (T1, F2, ...).
 
     Keys are the fields of `Table` and `Row`, with these exceptions: ``small`` of a table are the columns at the small scale,
-    ``lacks`` of a table applies to its rows, ``set`` of a row are changed settings, ``unset`` are settings that become None,
-    and "-" is a number that the paper does not have. Braces in columns are expanded: ``sts{12,13}``.
+    ``lacks`` of a table applies to its rows, ``set`` are changed settings of a row or of all trained rows of a table,
+    ``unset`` are settings that become None, and "-" is a number that the paper does not have. Braces in columns are
+    expanded: ``sts{12,13}``.
     """
     found = {key: given for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
     return {key: _table({"variants": not key.startswith("F")} | given) for key, given in found.items()}
@@ -142,19 +143,21 @@ def _table(given: Mapping[str, Any]) -> Table:
         fields["measure"] = getattr(measures, given["measure"])
     shown = {} if isinstance(given["variants"], bool) else {"variants": given["variants"]}
     fields["variants"] = bool(given["variants"])
-    fields["rows"] = tuple(_row(shown | row, given.get("lacks")) for row in given["rows"])
+    fields["rows"] = tuple(_row(shown | row, given.get("lacks"), given.get("set", {})) for row in given["rows"])
     fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
     fields["mini"] = fields.pop("small", None)
     for name in ("columns", "mini"):
         if fields[name] is not None:
             fields[name] = tuple(one for column in fields[name] for one in braceexpand(column))
-    fields.pop("lacks", None)
+    for name in ("lacks", "set"):
+        fields.pop(name, None)
     return Table(**fields)
 
 
-def _row(given: Mapping[str, Any], lacks: str | None) -> Row:
+def _row(given: Mapping[str, Any], lacks: str | None, shared: Mapping[str, Any]) -> Row:
     fields: dict[str, Any] = filled(given, {})
-    changes = fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
+    shared = filled(shared, {}) if "recipe" in given else {}
+    changes = shared | fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
     for numbers in ("paper", "sd"):
         fields[numbers] = tuple(None if number == "-" else number for number in fields.get(numbers, ()))
     if lacks is not None and not fields.keys() & {"recipe", "model"}:

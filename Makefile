@@ -10,7 +10,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-data test-cluster test-rest test-interop check check-style check-types check-pages format bench guard clean
+.PHONY: setup demo test test-data test-cluster test-rest test-interop test-oldest check check-style check-types check-pages format bench guard clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,20 @@ $(INTEROP_STAMP): requirements-interop.txt
 test-interop: $(STAMP) $(INTEROP_STAMP)
 	MULTICSE_INTEROP=$(abspath $(INTEROP)) $(BIN)/python -m pytest tests/interop
 
+# The oldest versions that pyproject.toml allows, of all libraries but torch; pip cannot choose them, uv can.
+OLDEST := $(VENV)-oldest
+OLDEST_STAMP := $(OLDEST)/.installed
+
+$(OLDEST_STAMP): pyproject.toml
+	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install -q --disable-pip-version-check uv "$(TORCH)"
+	echo "$(TORCH)" > $(OLDEST)/torch.txt
+	$(OLDEST)/bin/uv pip install -q --python $(OLDEST)/bin/python --resolution lowest-direct --override $(OLDEST)/torch.txt -e ".[test]"
+	@touch $(OLDEST_STAMP)
+
+test-oldest: $(OLDEST_STAMP)
+	$(OLDEST)/bin/python -m pytest tests -m "not cluster" $(PARALLEL)
+
 check: check-style check-types check-pages
 
 check-style: $(STAMP)
@@ -79,4 +93,4 @@ guard: $(STAMP)
 	$(BIN)/python -m benchmarks.guard
 
 clean:
-	rm -rf $(VENV) $(INTEROP) runs mlruns mlartifacts mlflow.db
+	rm -rf $(VENV) $(INTEROP) $(OLDEST) runs mlruns mlartifacts mlflow.db

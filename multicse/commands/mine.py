@@ -28,6 +28,7 @@ from multicse.data.shard_writer import Drafts, LeftOut, Target, UnpackedSample, 
 from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
+from multicse.models.pretrained import ENCODER
 from multicse.trainers.engine.record import RECIPE
 from multicse.trainers.jobs import announce, kept, shown
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -194,6 +195,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
     yield ("name", f"{base.paper}/mine", "trained on your files")
     if asked.model:
         yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: settings of {base.name}")
+        _warn_if_tuned(asked.model)
     yield ("run.gpus_per_worker", int(gpu), device)
     yield ("run.precision", "bf16" if gpu else "fp32", device)
     reduced = dict[str, tuple[float, int]]()
@@ -228,6 +230,15 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
             f"optim.{update}.lr",
             rate,
             f"learning rate of {usual} samples, scaled with the square root of the batch size",
+        )
+
+
+def _warn_if_tuned(model: str) -> None:
+    """Print a warning if a model is saved as a sentence encoder; its folder does not say whether it was tuned."""
+    if Path(model).name != ENGLISH and (ENCODER.folder(model, weights=False) / "modules.json").is_file():
+        print(
+            f"warning: {model} is saved as a sentence encoder (modules.json). If it is tuned already, training on your "
+            f"sentences may not improve it: compare it with the trained model, as in docs/explanation/better.md"
         )
 
 

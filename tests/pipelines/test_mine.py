@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import gold_of, make_tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import audiocse, multicse, simcse, visualcse
+from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.worlds import WORDS, example
@@ -241,6 +243,18 @@ def test_sentences_of_another_language_are_reported(files: Path, capsys: pytest.
     assert "warning: the encoder is English" in capsys.readouterr().out
     assert (shards.languages, shards.licence, shards.source) == (("de",), "CC0-1.0", "saetze.txt")
     assert sum(Path(shard.url).stat().st_size for shard in shards.shards) < Path("saetze.txt").stat().st_size
+
+
+def test_a_start_that_may_be_tuned_is_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of sentence-transformers, but not the encoder of this project, which is pretrained only, nor a plain one."""
+    for start, warned in {"plain": False, "saved": True, SMALL_ENCODER: False}.items():
+        if start != SMALL_ENCODER:
+            shutil.copytree(SMALL_ENCODER, start)
+        if start == "plain":
+            Path(start, "modules.json").unlink()
+        chosen(simcse, "--text", "sentences.txt", "--model", start)
+        shown = capsys.readouterr().out
+        assert (f"warning: {start} is saved as a sentence encoder" in shown) == warned == ("warning" in shown)
 
 
 def test_equal_files_are_packed_once_and_changed_files_make_another_run(files: Path) -> None:

@@ -171,3 +171,17 @@ def test_vectors_in_javascript_with_a_trailing_comma(tmp_path: Path) -> None:
     small.word_vectors(tmp_path, tmp_path)
     with gzip.open(tmp_path / "googlenews_word2vec_1000x300.txt.gz", "rt") as lines:
         assert lines.read() == "2 2\nin 0.5 -1\non 2 3\n"
+
+
+def test_captions_in_a_table_with_korean_columns(tmp_path: Path) -> None:
+    """A cell may contain commas; the other language is left out."""
+    head = ",".join(["file_name", *(f"caption_{n},kor_{n}" for n in range(1, 6))])
+    for part in ("development", "evaluation"):
+        place = tmp_path / "clotho" / f"clotho_captions_{part}.csv"
+        place.parent.mkdir(exist_ok=True)
+        row = ",".join(["a.wav", *(f'"Rain, {n}  drops.",비가 온다' for n in range(5))])
+        place.write_text(f"{head}\n{row}\n", encoding="cp949")
+    (tmp_path / "out").mkdir()
+    small.clotho(tmp_path, tmp_path / "out")
+    (found,) = small.table(tmp_path / "out" / "clotho_captions_evaluation.tsv.gz")
+    assert found == {"file_name": "a.wav"} | {f"caption_{n + 1}": f"Rain, {n}  drops." for n in range(5)}

@@ -131,6 +131,16 @@ def multi30k(downloads: Path, out: Path) -> None:
     _write(out / "captions5.train.en.tsv.gz", ("image", *(f"c{n}" for n in range(1, 6))), rows)
 
 
+def clotho(downloads: Path, out: Path) -> None:
+    """Write the five captions of each audio clip of Clotho, from tables that also have them in Korean."""
+    names = ("file_name", *(f"caption_{n}" for n in range(1, 6)))
+    for part in ("development", "evaluation"):
+        place = downloads / "clotho" / f"clotho_captions_{part}.csv"
+        with place.open(encoding="cp949", newline="") as file:
+            rows = [[row[name] for name in names] for row in csv.DictReader(file)]
+        _write(out / f"clotho_captions_{part}.tsv.gz", names, rows)
+
+
 def prompts(downloads: Path, out: Path) -> None:
     """Write the class names and templates of ImageNet in CLIP's notebook."""
     from multicse.reproduction.sources.texts import imagenet_prompts  # imports pandas
@@ -235,7 +245,7 @@ def emoji_names() -> dict[str, str]:
 MAKERS: dict[str, Callable[[Path, Path], None]] = {
     make.__name__: make
     for make in (
-        *(senteval, sts, stsb_multi, nli, text_unlabeled, multi30k, prompts, word_vectors),
+        *(senteval, sts, stsb_multi, nli, text_unlabeled, multi30k, clotho, prompts, word_vectors),
         *(fsdd, coco_mini, cifar10, emoji),
     )
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -135,12 +136,19 @@ def _show(choices: list[Choice], before: dict[str, Any], after: dict[str, Any]) 
     """Print the settings of the run: those chosen from the files, and those that options have changed after that."""
     given = {path: (path, value, "given as an option") for path, value in after.items() if value != before.get(path, ...)}
     chosen = [given.pop(choice[0], choice) for choice in choices] + list(given.values())
-    rows = [(path, shown(value) if path.endswith(".shards") else str(value), why) for path, value, why in chosen]
+    rows = [(path, _printed(path, value), why) for path, value, why in chosen]
     wide, narrow = (max(len(row[i]) for row in rows) for i in (0, 1))
     for path, value, why in rows:
         print(f"{path:<{wide}}  {value:<{narrow}}  {why}")
     file = shown(Path(after["run.output_dir"]) / RECIPE)
     print(f"to repeat or change this run, give its recipe: --recipe {shlex.quote(file)}")
+
+
+def _printed(path: str, value: Any) -> str:
+    """Return the value of a setting for the table: paths relative to the current folder, and short names of own tasks."""
+    if path.endswith(".shards"):
+        return shown(value)
+    return re.sub(r"pairs:[^']*/(own-\w+)\.csv[^']*", r"\1", str(value))
 
 
 def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tuple[Recipe, Any]:

@@ -72,6 +72,12 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     assert settings["evaluation.eval_steps"] == 316 // 8 and settings["streams.text.max_length"] == 16
     shown = capsys.readouterr().out
     assert "streams.image.size" in shown and "--recipe runs/visualcse/mine/recipe.json" in shown
+    values = {words[0]: words[1] for line in shown.splitlines() if len(words := line.split()) > 1}
+    assert values["streams.text.shards"].startswith("runs/visualcse/mine/data/text-"), "as the user sees it"
+    assert (values["evaluation.select"], values["evaluation.final"]) == ("own-dev", "('own-test',)"), (
+        "as the scores are named"
+    )
+    assert settings["evaluation.select"].startswith("pairs:runs/visualcse/mine/data/halves-")
 
 
 def test_the_smallest_batch_of_an_update_determines_its_learning_rate(files: Path) -> None:

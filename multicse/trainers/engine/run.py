@@ -323,8 +323,8 @@ class Run:
             other, reached = _recipe_of(note), note["state"]
         except (LookupError, ValueError) as error:
             raise RecipeError(
-                f"{self.folder} contains a run of another version, or its {record.NOTE} is damaged ({error}). Set another "
-                "run.output_dir, or pass --run.overwrite to replace it"
+                f"{shown(self.folder)} contains a run of another version, or its {record.NOTE} is damaged ({error}). "
+                "Set another run.output_dir, or pass --run.overwrite to replace it"
             ) from None
         if other.identity() == self.recipe.identity():
             return
@@ -337,9 +337,9 @@ class Run:
             hint = ""
             if finished and all(path.startswith("export.") for path in differing):
                 options = " ".join(f"--{path} {value}" for path, (value, _) in differing.items())
-                hint = f". Or export it once more: {command('export')} {self.folder} OUT {options}"
+                hint = f". Or export it once more: {command('export')} {shown(self.folder)} OUT {options}"
             raise RecipeError(
-                f"{self.folder} contains {state} run with other settings: {different}. "
+                f"{shown(self.folder)} contains {state} run with other settings: {different}. "
                 f"Set another run.output_dir, or pass --run.overwrite to replace it{hint}"
             )
 

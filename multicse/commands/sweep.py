@@ -329,7 +329,7 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
     made, parent, folder = search.sweep, search.parent, Path(search.plan.folder)
     record.take(folder, ["trials.json", "best.json", "summary.json"])
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
-    print(final_table(trials, made.metric))
+    print("", final_table(trials, made.metric), sep="\n")
     if made.space:
         sweep_figures(study(trials, made.domains, own_values(made)), made.metric, parent.log_figure)
     ended, order = sum(trial.ended for trial in trials), ranked(trials)

@@ -84,7 +84,7 @@ def results_in(folder: Path, first: bool = True) -> Iterator[None]:
 def announce(folder: Path) -> None:
     """Print where the results of a job will be stored, if it runs in a copy."""
     if in_copy():
-        print(f"results will be in {folder}   ({STORAGE}=FOLDER replaces ~/multicse)", flush=True)
+        print(f"results will be in {folder}   ({STORAGE}=FOLDER ray start --head replaces ~/multicse)", flush=True)
 
 
 def without_copies(text: str) -> str:

@@ -268,7 +268,7 @@ def test_from_the_command_line(
     assert pipeline.main(command) == 0
     assert signal.getsignal(signal.SIGTERM) == former
     printed = capsys.readouterr().out
-    assert " at a time" in printed and "Number of trials: 3/3" in printed
+    assert " at a time" in printed and "\ntrials 0/3" in printed and "\ntrials  3 finished" in printed
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     trials = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert len(trials) == 3 and trials[0]["changes"] == {}

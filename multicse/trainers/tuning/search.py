@@ -28,12 +28,12 @@ from multicse.trainers.tuning.space import stored
 from multicse.trainers.tuning.study import study
 from multicse.trainers.tuning.sweep import GRACE, KEPT, Sweep, count, grid, own_values, resources
 from multicse.trainers.tuning.trial import PERCENT, Plan, in_process, percent_of, trial
-from multicse.trainers.tuning.trials import Records, Status, Trial, short_name
+from multicse.trainers.tuning.trials import Records, Status, Trial, ranked
 
 log = logging.getLogger(__name__)
 
 REPORT_EVERY = 30
-"""Seconds between two tables of the trials."""
+"""Seconds between two progress lines."""
 
 
 class Search(SearchAlgorithm):
@@ -141,6 +141,40 @@ class Search(SearchAlgorithm):
         self.trials[known.number] = replace(known, **ended)
 
 
+class Progress(tune.ProgressReporter):
+    """Progress line of a search, in place of Tune's table, which has a row per trial and terms of its scheduler."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self._last = search, float("-inf")
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        """Return True every `REPORT_EVERY` seconds, but not at the end, when the sweep prints its table."""
+        return not done and time.monotonic() - self._last >= REPORT_EVERY
+
+    def report(self, trials: list[Any], done: bool, *sys_info: Any) -> None:
+        """Print the line."""
+        self._last = time.monotonic()
+        print(progress(list(self.search.trials.values()), self.search.total_samples, self.search.sweep.metric), flush=True)
+
+
+def progress(trials: Sequence[Trial], total: int, metric: str) -> str:
+    """Return ``trials 1/4  trial 0 step 12/60  trial 2 starting  lee-dev/spearman 47.95 (trial 1)``.
+
+    Args:
+        trials: Trials that have started.
+        total: Number of trials of the sweep.
+        metric: Name of their score.
+    """
+    running = [one for one in trials if not one.ended]
+    return "  ".join(
+        [
+            f"trials {len(trials) - len(running)}/{total}",
+            *(f"trial {one.number} " + (f"step {one.step}/{one.steps}" if one.steps else "starting") for one in running),
+            *(f"{metric} {best.score:.2f} (trial {best.number})" for best in ranked(trials)[:1]),
+        ]
+    )
+
+
 class TrialEnds(tune.Callback):
     """Tune callback that reports the end of trials to a search."""
 
@@ -178,12 +212,7 @@ def run(search: Search) -> list[Trial]:
             raise_on_failed_trial=False,
             callbacks=[TrialEnds(search)],
             verbose=1,
-            progress_reporter=tune.CLIReporter(
-                metric_columns=["step", "steps", "best"],
-                parameter_columns={path: short_name(path) for path in search.sweep.space},
-                max_report_frequency=REPORT_EVERY,
-                print_intermediate_tables=True,
-            ),
+            progress_reporter=Progress(search),
         )
     end_runs(search)
     return [known for _, known in sorted(search.trials.items())]

@@ -15,7 +15,7 @@ from ray import tune
 from multicse.pipelines.visualcse import demo
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.tuning import search as engine
-from multicse.trainers.tuning.search import Search, TrialEnds, make_scheduler
+from multicse.trainers.tuning.search import Progress, Search, TrialEnds, make_scheduler
 from multicse.trainers.tuning.sweep import Sweep, count
 from multicse.trainers.tuning.trial import PERCENT, Budget, Plan
 from multicse.trainers.tuning.trials import Records, Trial
@@ -163,3 +163,23 @@ def test_schedulers_do_not_judge_the_unchanged_recipe_or_ends(judged: bool, perc
         found += [budget.report({"step": step, "score": 1.0})[PERCENT] for step in (5, 10)]
         budget.done.append(1.0)
     assert found == percent
+
+
+def test_the_progress_line_names_running_trials_and_the_best_score(
+    driver: Callable[[Sweep], Search], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = driver(sweep(trials=4))
+    monkeypatch.setattr(engine.time, "monotonic", lambda: 1000.0)
+    line = Progress(search)
+    first, second = search.next_trial(), search.next_trial()
+    assert first is not None and second is not None
+    search.on_trial_result(second.trial_id, {"step": 3, "steps": 5, "best": 47.948, "seeds": 1, "score": 47.948})
+    assert line.should_report([])
+    line.report([], False)
+    assert capsys.readouterr().out == "trials 0/4  trial 0 starting  trial 1 step 3/5  lee-dev/spearman 47.95 (trial 1)\n"
+    assert not line.should_report([]), "30 seconds have not passed"
+    end(search, first)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: 1030.0)
+    assert line.should_report([]) and not line.should_report([], done=True), "the table follows"
+    line.report([], False)
+    assert capsys.readouterr().out == "trials 1/4  trial 1 step 3/5  lee-dev/spearman 47.95 (trial 1)\n"

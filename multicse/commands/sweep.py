@@ -158,7 +158,6 @@ def _run(search: Sweep, folder: Path) -> int:
 def _start(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.checks import check_vectors
     from multicse.trainers.engine.cluster import opening
-    from multicse.trainers.engine.ray_start import start_ray
     from multicse.trainers.engine.record import locked
     from multicse.trainers.engine.run import experiment_of
     from multicse.trainers.engine.stop import former_handlers
@@ -169,10 +168,9 @@ def _start(search: Sweep, folder: Path) -> int:
     refuse_other(search, folder)
     if _finished(search, folder):
         return 0
-    check_vectors(search.recipe)
     with former_handlers() as main:
         with opening(search.recipe, experiment_of(search.recipe)):
-            start_ray(search.recipe.run.verbose)
+            check_vectors(search.recipe)
         if main:  # Tune handles SIGINT only
             signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
         with locked(folder, "--output"):

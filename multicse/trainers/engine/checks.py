@@ -41,15 +41,14 @@ and `selection` it may read."""
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise RecipeError (DataError for shards) if the recipe cannot run; `check_cluster` checks the cluster."""
+    check_files(recipe)
+    check_encoder(recipe)
+
+
+def check_files(recipe: Recipe) -> None:
+    """Check settings, data and places. This is the part of `check_recipe` that takes no seconds."""
     check_settings(recipe)
     _check_sent(recipe)
-    with _named():
-        encoder = recipe.encoder.read()
-        recipe.method.check(recipe, encoder)
-        size = recipe.method.vector_size(encoder)
-    _check_lengths(recipe, encoder)
-    if size is not None and (large := [cut for cut in recipe.run.matryoshka if cut >= size]):
-        raise RecipeError(f"run.matryoshka={large[0]}: the embeddings have {size} dimensions; set smaller sizes")
     with _named():
         if recipe.run.report_to == "mlflow":
             resolve_uri(recipe.run.tracking_uri)
@@ -57,9 +56,20 @@ def check_recipe(recipe: Recipe) -> None:
         if recipe.run.storage:
             refuse_unwritable_storage(recipe.run.storage)
     _check_export(recipe)
-    _check_task_names(recipe)
     _warn_of_small_shares(recipe)
     check_streams(recipe)
+
+
+def check_encoder(recipe: Recipe) -> None:
+    """Check tasks, and whether the encoder's configuration and tokenizer fit the recipe; imports libraries for models."""
+    _check_task_names(recipe)
+    with _named():
+        encoder = recipe.encoder.read()
+        recipe.method.check(recipe, encoder)
+        size = recipe.method.vector_size(encoder)
+    _check_lengths(recipe, encoder)
+    if size is not None and (large := [cut for cut in recipe.run.matryoshka if cut >= size]):
+        raise RecipeError(f"run.matryoshka={large[0]}: the embeddings have {size} dimensions; set smaller sizes")
 
 
 def check_streams(recipe: Recipe) -> None:

@@ -8,10 +8,9 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from multicse.trainers.engine.mlflow_server import gpu_names, import_mlflow, open_experiment
-from multicse.trainers.engine.ray_start import start_ray
+from multicse.trainers.engine.mlflow_server import gpu_names, open_experiment
+from multicse.trainers.engine.ray_start import start_ray, starting_ray
 from multicse.trainers.recipe import Recipe
 
 
@@ -30,14 +29,11 @@ def quiet() -> None:
 
 @contextlib.contextmanager
 def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
-    """Open MLflow's database and an experiment in a thread while the body starts Ray; each takes seconds."""
-    import ray  # noqa: F401  # before the thread, since two threads must not import the same package at once
-
-    import_mlflow()
-    with ThreadPoolExecutor(1) as pool:
-        opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
+    """Start or join Ray during the body, which checks the recipe, and open MLflow's database and an experiment."""
+    with starting_ray(recipe.run.verbose):
         yield
-        opened.result()
+        if recipe.run.report_to == "mlflow":
+            open_experiment(recipe.run.tracking_uri, experiment)
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}

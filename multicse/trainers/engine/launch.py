@@ -8,9 +8,8 @@ from typing import Any
 
 from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
-from multicse.trainers.engine.checks import check_cluster, check_places, check_recipe, check_vectors
+from multicse.trainers.engine.checks import check_cluster, check_encoder, check_files, check_places, check_vectors
 from multicse.trainers.engine.cluster import capacity, opening, quiet
-from multicse.trainers.engine.ray_start import start_ray
 from multicse.trainers.engine.run import Run, experiment_of
 from multicse.trainers.engine.stop import Stop
 from multicse.trainers.engine.workers import with_uploaded_shards
@@ -37,12 +36,10 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
     recipe = resolve(recipe)
     run = Run(recipe, tracked=tracked)
     ready = run.state() == "delivered"  # then its inputs and a cluster are not needed
-    if not ready:
-        check_recipe(recipe)
-        run.owner()
-        check_vectors(recipe)
     with Stop() as stop:
         if not ready:
+            check_files(recipe)
+            run.owner()
             _open_cluster(recipe, stop)
         with run:
             run.train(stop)
@@ -51,15 +48,18 @@ def run_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def _open_cluster(recipe: Recipe, stop: Stop) -> None:
-    """Start or join Ray if there are workers, and check that the machines suffice."""
+    """Check the encoder, start or join Ray meanwhile if there are workers, and check that the machines suffice."""
     if recipe.run.num_workers:
         with opening(recipe, experiment_of(recipe)):
-            start_ray(recipe.run.verbose)
-            stop.listen()
+            check_encoder(recipe)
+            check_vectors(recipe)
+        stop.listen()
         cpus, gpus, nodes = capacity()
         check_cluster(recipe, cpus, gpus, nodes)
         check_places(with_uploaded_shards(recipe), nodes)
     else:
+        check_encoder(recipe)
+        check_vectors(recipe)
         import torch  # here: before it, a module of ours sets how long its threads spin
 
         check_cluster(recipe, gpus=torch.cuda.device_count())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import re
@@ -10,7 +11,9 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +47,17 @@ ONE_MACHINE = {
     "RAY_num_workers_soft_limit": "64",
 }
 """Additional settings if this process starts Ray."""
+
+
+IMPORTED_BY_INIT = (
+    "ray._common.usage.usage_lib",
+    "ray._private.runtime_env.uv_runtime_env_hook",
+    "ray._private.thirdparty.pynvml",
+    "ray.autoscaler._private.cli_logger",
+    "ray.autoscaler.v2.utils",
+    "ray.dashboard.optional_deps",
+)
+"""Modules that Ray imports when it starts, with the packages that they need."""
 
 
 class RayStartError(ValueError):
@@ -114,6 +128,38 @@ def own_ray() -> None:
     # Without a separate token, Ray stores one in the home folder, which a later plain `ray start` requires.
     for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
         os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def starting_ray(verbose: bool = False) -> Iterator[None]:
+    """Call `start_ray` in a thread during the body: it mostly waits for Ray's processes. If the body fails, Ray ends."""
+    import ray
+
+    if ray.is_initialized():
+        start_ray(verbose)
+        yield
+        return
+    for module in IMPORTED_BY_INIT:  # not in the thread, since two threads must not import the same package at once
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+    started: Future[None] = Future()
+
+    def start() -> None:
+        try:
+            start_ray(verbose)
+            started.set_result(None)
+        except BaseException as error:
+            started.set_exception(error)
+        threading.Event().wait()  # Linux ends Ray's processes with the thread that has started them
+
+    threading.Thread(target=start, daemon=True, name="ray-start").start()
+    try:
+        yield
+    except BaseException:
+        wait([started])
+        ray.shutdown()
+        raise
+    started.result()
 
 
 def start_ray(verbose: bool = False) -> None:

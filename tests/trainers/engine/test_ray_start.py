@@ -115,3 +115,39 @@ def test_a_real_ray_that_cannot_start(setting: dict[str, str], says: str, tmp_pa
         [sys.executable, "-c", code], env=cleared | setting, capture_output=True, text=True, check=False, timeout=120
     )
     assert found.returncode and f"{RayStartError.__name__}: " in found.stderr and says in found.stderr, found.stderr
+
+
+MEANWHILE = """
+import sys, threading
+import psutil, ray
+from multicse.trainers.engine.ray_start import starting_ray
+
+class Watch:
+    def find_spec(name, path=None, target=None):
+        if threading.current_thread().name == "ray-start":
+            imported.append(name)
+
+imported = []
+sys.meta_path.insert(0, Watch)
+try:
+    with starting_ray():
+        import sentence_transformers
+        assert not {part}, "the recipe is wrong"
+except AssertionError:
+    print(ray.is_initialized(), len(psutil.Process().children()))
+else:
+    found = [name for name in imported if name in sys.modules and not name.startswith("ray.")]
+    print(ray.get(ray.remote(lambda: "alive").remote()), found)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("wrong", "says"), [(False, "alive []"), (True, "False 0")])
+def test_ray_starts_meanwhile(wrong: bool, says: str) -> None:
+    """No package is imported in its thread; it outlives the thread's work, and ends if the recipe is wrong."""
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    code = MEANWHILE.replace("{part}", str(wrong))
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=cleared, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert found.stdout.split("\n")[-2] == says

@@ -110,12 +110,18 @@ def test_rules_of_stored_results() -> None:
     assert faults(edge)["a"] == ["learning rates tried with one seed, not recorded"]
 
 
+BROKEN = {"evidence-tuned": {"pairs of captions": ["best step is the first"]}}
+"""Rules that rows break although they were measured by the protocol."""
+
+
 @pytest.mark.parametrize("file", STORED, ids=lambda file: file.stem)
 def test_stored_results_keep_the_rules_or_their_claims_are_open(file: Path) -> None:
     kept = json.loads(file.read_text())
     verdicts = reproduce._judged(kept)
     if "tuning" in kept:
-        assert faults(kept) == {} and all(one.word != "open" for one in verdicts)
+        assert faults(kept) == (broken := BROKEN.get(file.stem, {}))
+        rows = {claim.says: {claim.row, claim.against} for claim in reproduce.tables_of("evidence")[kept["table"]].claims}
+        assert all((one.word == "open") == bool(rows[one.says] & broken.keys()) for one in verdicts)
     else:  # measured before the protocol
         assert verdicts and all(one.word == "open" for one in verdicts)
 

@@ -17,7 +17,7 @@ from multicse.evaluation.tasks.retrieval import found_metrics, relevant_ranks
 class GroupsTask:
     """Recall at 1, 5 and 10, and mAP@10, in points: every text is a query, the other texts are the database.
 
-    A text of the same group is right. Equal texts are one text, of all their groups; a text without another one in its
+    A text of the same group is right. Equal texts are one text, of all their groups; a text that is alone in its
     groups is no query, but is in the database.
 
     Args:

@@ -141,7 +141,7 @@ def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
     reasons: dict[str, dict[str, None]] = {}
     for row, fault in (reason for one in found for reason in one.open):
         reasons.setdefault(fault, {})[row] = None
-    every = {row for rows in reasons.values() for row in rows}
+    every = {row for rows in reasons.values() for row in rows} if all(one.open for one in found) else {}
     said = [
         f"open: {fault} ({'all rows' if len(rows) == len(every) else '; '.join(rows)})" for fault, rows in reasons.items()
     ]

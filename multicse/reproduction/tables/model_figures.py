@@ -136,6 +136,8 @@ def cells(tuning: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axes.plot(list(means), list(means.values()), color=COLOURS[0])
         axes.axvline(winner(found), color="0.7", linewidth=0.8)
         axes.set(xscale="log", title=label)
+        axes.set_xticks(list(means), [f"{factor:.2g}" for factor in means])
+        axes.set_xticks([], minor=True)
         axes.title.set_fontsize(8)
     figure.supxlabel("factor on the recipe's learning rates")
     figure.supylabel("development task")

@@ -42,7 +42,7 @@ from sentence_transformers import SentenceTransformer
 texts = open(sys.argv[2]).read().splitlines()
 np.save(sys.argv[2] + ".npy", SentenceTransformer(sys.argv[1]).encode(texts, show_progress_bar=False))
 """
-"""The same task with sentence-transformers alone."""
+"""Program that encodes these texts with sentence-transformers alone."""
 
 
 def sentences(rows: int) -> Iterator[str]:

@@ -62,7 +62,7 @@ def test_equal_texts_are_one_text_of_all_their_groups() -> None:
 def test_a_file_of_texts_and_labels(tmp_path: Path) -> None:
     """Further columns are ignored; without two texts of a label nothing can be found."""
     file = tmp_path / "captions-dev.tsv"
-    file.write_text("sound\tlabel\ttext\nx.wav\t1\tt0\nx.wav\t1\tt1\ny.wav\t2\tt2\n")
+    file.write_text("audio\tlabel\ttext\nx.wav\t1\tt0\nx.wav\t1\tt1\ny.wav\t2\tt2\n")
     (task,) = make_tasks([f"groups:{file}"])
     assert task.name == "groups:captions-dev" and task.sentences() == ["t0", "t1", "t2"]
     assert task.score(Rows([0, 0, 1])).details["queries"] == 2

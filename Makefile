@@ -2,7 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What `make demo` needs, and all that tests and checks need.
+DEMO_STAMP := $(VENV)/.demo
 STAMP := $(VENV)/.installed
+INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
 # Tests by file on every core; those that take Ray stay together, on the one Ray.
@@ -15,15 +18,20 @@ export TOKENIZERS_PARALLELISM ?= false
 setup: $(STAMP)
 
 # setuptools warns that a folder multicse/ in the working directory comes before the installed package: that is intended.
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	@echo "Installing the pinned libraries in $(VENV): once, 2 to 15 minutes; pip shows only warnings and errors."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
-	PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install -q --disable-pip-version-check -e ".[test,check,cluster]" -c constraints.txt
-	@touch $(STAMP)
+	$(INSTALL) -e ".[demo]"
+	@touch $@
 
-demo: $(STAMP)
+$(STAMP): $(DEMO_STAMP)
+	@echo "Installing the libraries of the tests: once, minutes."
+	$(INSTALL) -e ".[test,check,cluster]"
+	@touch $@
+
+demo: $(DEMO_STAMP)
 	$(BIN)/python pipelines/visualcse.py demo $(if $(SENTEVAL),--evaluation.data $(SENTEVAL) --evaluation.final lee lee-all stsb-dev)
 
 test: $(STAMP)
@@ -60,7 +68,7 @@ $(OLDEST_STAMP): pyproject.toml
 	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install -q --disable-pip-version-check uv "$(TORCH)"
 	echo "$(TORCH)" > $(OLDEST)/torch.txt
-	$(OLDEST)/bin/uv pip install -q --python $(OLDEST)/bin/python --resolution lowest-direct --override $(OLDEST)/torch.txt -e ".[test]"
+	$(OLDEST)/bin/uv pip install -q --python $(OLDEST)/bin/python --resolution lowest-direct --override $(OLDEST)/torch.txt -e ".[test,check]"
 	@touch $(OLDEST_STAMP)
 
 test-oldest: $(OLDEST_STAMP)

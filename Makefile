@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # What `make demo` needs, and all that tests and checks need.
 DEMO_STAMP := $(VENV)/.demo
 STAMP := $(VENV)/.installed
-INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
+INSTALL := PYTHONWARNINGS="ignore:Editable installation" $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constraints.txt
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
 # Tests by file on every core; those that take Ray stay together, on the one Ray.
@@ -22,7 +22,7 @@ $(DEMO_STAMP): pyproject.toml constraints.txt
 	@echo "Installing the pinned libraries in $(VENV): once, 2 to 15 minutes; pip shows only warnings and errors."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
+	$(BIN)/pip install -q --no-compile --disable-pip-version-check "$(TORCH)"
 	$(INSTALL) -e ".[demo]"
 	@touch $@
 

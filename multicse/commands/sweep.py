@@ -308,10 +308,11 @@ def _describe(made: Sweep, at_once: int, folder: Path) -> str:
     from multicse.trainers.tuning.sweep import count, needs
 
     cpus, gpus = needs(made.recipe)
+    seeds = f"seed{'s' * (len(made.seeds) > 1)} {', '.join(map(str, made.seeds))}"
     lines = [
         f"sweep      {made.name}: {count(made)} trials of {made.recipe.name}",
         f"space      {', '.join(made.space) or 'none: the unchanged recipe'}",
-        f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
+        f"searcher   {made.searcher}, best {made.metric}, {seeds}",
         f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.eval_steps} steps",
         f"resources  {cpus:g} CPUs and {gpus:g} GPUs per trial, {at_once} trials at a time",
         f"folder     {shown(folder)}",
@@ -348,6 +349,8 @@ def _conclude(search: Search, trials: Sequence[Trial]) -> int:
 def final_table(trials: Sequence[Trial], metric: str) -> str:
     """Return a table of the best trials and trial 0 with their changes, followed by the failed trials.
 
+    The number of seeds is shown if it is not 1 for all.
+
     Args:
         trials: Trials of a sweep.
         metric: Name of their score.
@@ -355,11 +358,12 @@ def final_table(trials: Sequence[Trial], metric: str) -> str:
     order = ranked(trials)
     shown = order[:ROWS] + [trial for trial in order[ROWS:] if not trial.changes]
     paths = list(dict.fromkeys(path for trial in shown for path in trial.changes))
-    rows = [["trial", "status", "step", "seeds", metric, *map(short_name, paths)]]
+    several = any(trial.seeds > 1 for trial in shown)
+    rows = [["trial", "status", "step", *(["seeds"] if several else []), metric, *map(short_name, paths)]]
     for trial in shown:
         changes = [show(trial.changes[path]) if path in trial.changes else "-" for path in paths]
-        step = f"{trial.step}/{trial.steps}"
-        rows.append([str(trial.number), trial.status, step, str(trial.seeds), f"{trial.score:.2f}", *changes])
+        step, seeds = f"{trial.step}/{trial.steps}", [str(trial.seeds)] if several else []
+        rows.append([str(trial.number), trial.status, step, *seeds, f"{trial.score:.2f}", *changes])
     lines = [layout(rows)] if shown else [f"no trial has a score ({metric})"]
     lines += [f"trial {trial.number} failed: {trial.error}" for trial in trials if trial.status == "failed"]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,15 @@ def test_the_final_table_has_the_best_trials_trial_0_and_failures(monkeypatch: p
         trial(4, None, "failed", error="E"),
     ]
     head, _, *lines = pipeline.final_table(trials, "lee-dev/spearman").splitlines()
-    assert head.split() == ["trial", "status", "step", "seeds", "lee-dev/spearman", "text.lr", "image.loss"]
+    assert head.split() == ["trial", "status", "step", "lee-dev/spearman", "text.lr", "image.loss"]
     assert [line.split() for line in lines] == [
-        ["1", "finished", "8/8", "1", "44.25", "1e-05", "loss1"],
-        ["2", "stopped", "8/8", "1", "42.00", "2e-05", "loss2"],
-        ["0", "finished", "8/8", "1", "40.00", "-", "-"],
+        ["1", "finished", "8/8", "44.25", "1e-05", "loss1"],
+        ["2", "stopped", "8/8", "42.00", "2e-05", "loss2"],
+        ["0", "finished", "8/8", "40.00", "-", "-"],
         ["trial", "4", "failed:", "E"],
     ]
+    head, _, *lines = pipeline.final_table([replace(trials[0], seeds=2), *trials[1:]], "lee-dev/spearman").splitlines()
+    assert head.split()[3] == "seeds" and [line.split()[3] for line in lines[:2]] == ["2", "1"]
 
 
 def test_averages_over_tasks_have_a_deviation_over_seeds() -> None:

@@ -123,10 +123,11 @@ def sweep(
 
     Examples:
         >>> from ray import tune
-        >>> settings = {"run.num_workers": 0, "run.max_steps": 2, "run.cpus_per_worker": 1}
+        >>> settings = {"run.num_workers": 0, "run.cpus_per_worker": 1, "optim.text.lr": 3e-4}
         >>> space = {"optim.text.lr": tune.loguniform(1e-5, 1e-3)}
-        >>> found = multicse.sweep(multicse.load_recipe("simcse/smoke", settings), space, trials=2, output_dir="runs/sweep")
-        sweep      sweep-simcse-smoke-...: 2 trials of simcse/smoke...
+        >>> recipe = multicse.load_recipe("visualcse/smoke", settings)
+        >>> found = multicse.sweep(recipe, space, trials=2, output_dir="runs/sweep")
+        sweep      sweep-visualcse-smoke-...: 2 trials of visualcse/smoke...
         >>> found["trials"]["all"], sorted(found["best"])
         (2, ['changes', 'pipeline', 'score', 'trial'])
     """

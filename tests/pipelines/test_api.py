@@ -82,11 +82,6 @@ def test_examples_of_the_docstrings(place: Path) -> None:
         check(name, names)
 
 
-@pytest.mark.cluster
-def test_example_of_a_sweep(local_ray: None, place: Path) -> None:
-    check("sweep", {"multicse": multicse})
-
-
 def blocks() -> list[tuple[str, str]]:
     """Return the code blocks of the page with the output that follows each."""
     return re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", PAGE, re.MULTILINE | re.DOTALL)
@@ -115,8 +110,13 @@ def test_the_page(place: Path, sweeps: bool = False) -> None:
 
 
 @pytest.mark.cluster
-def test_the_page_with_its_sweep(local_ray: None, place: Path) -> None:
+def test_examples_of_sweeps(local_ray: None, place: Path) -> None:
+    """The docstring's and the page's are the same sweep, which is finished when the page asks for it."""
+    check("sweep", {"multicse": multicse})
+    trials = place / "runs" / "sweep" / "trials.json"
+    written = trials.stat().st_mtime_ns
     test_the_page(place, sweeps=True)
+    assert trials.stat().st_mtime_ns == written
 
 
 def test_recipes_by_name_and_by_file(tmp_path: Path) -> None:

@@ -132,13 +132,22 @@ def own_ray() -> None:
 
 @contextlib.contextmanager
 def starting_ray(verbose: bool = False) -> Iterator[None]:
-    """Call `start_ray` in a thread during the body: it mostly waits for Ray's processes. If the body fails, Ray ends."""
+    """Call `start_ray` in a thread during the body: it mostly waits for Ray's processes. If the body fails, Ray ends.
+
+    Raises:
+        RayStartError: As `start_ray`; before the body if nothing answers at RAY_ADDRESS.
+    """
     import ray
 
     if ray.is_initialized():
         start_ray(verbose)
         yield
         return
+    if address := os.environ.get("RAY_ADDRESS"):
+        try:
+            _knock(address)
+        except ConnectionError as error:
+            raise RayStartError(cause_of(error, here=False).text.format(**_facts(error))) from None
     for module in IMPORTED_BY_INIT:  # not in the thread, since two threads must not import the same package at once
         with contextlib.suppress(ImportError):
             importlib.import_module(module)

@@ -49,12 +49,11 @@ def in_workers(recipe: Recipe, store: Store, handle: RunHandle, stop: Stop, call
     """
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
     run, output, board = recipe.run, Path(recipe.run.output_dir), Board()
     shutil.rmtree(output / RAY, ignore_errors=True)  # left by a killed driver
     uploaded = with_uploaded_shards(recipe)
-    trainer = TorchTrainer(
+    trainer = _trainer_class()(
         _worker,
         train_loop_config={
             "recipe": uploaded.to_json(secrets=True),
@@ -104,6 +103,18 @@ def in_workers(recipe: Recipe, store: Store, handle: RunHandle, stop: Stop, call
     finally:
         board.clear()
         shutil.rmtree(output / RAY, ignore_errors=True)
+
+
+def _trainer_class() -> Any:
+    """Return Ray's TorchTrainer without the actor for its data sets: ours are read by actors of `data.executor`."""
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+
+    class Trainer(TorchTrainer):
+        def _create_default_callbacks(self) -> list[Any]:
+            return [one for one in super()._create_default_callbacks() if not isinstance(one, DatasetsCallback)]
+
+    return Trainer
 
 
 def _watch(outcome: Future[Any], board: Board, stop: Stop) -> None:

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from multicse.trainers.engine import ray_start
-from multicse.trainers.engine.ray_start import RayStartError, cause_of, start_ray
+from multicse.trainers.engine.ray_start import RayStartError, cause_of, start_ray, starting_ray
 
 BUSY = Exception(
     "The current node timed out during startup. This could happen because some of the raylet failed to startup or the GCS "
@@ -115,6 +115,13 @@ def test_a_real_ray_that_cannot_start(setting: dict[str, str], says: str, tmp_pa
         [sys.executable, "-c", code], env=cleared | setting, capture_output=True, text=True, check=False, timeout=120
     )
     assert found.returncode and f"{RayStartError.__name__}: " in found.stderr and says in found.stderr, found.stderr
+
+
+def test_an_address_that_nobody_answers_is_reported_before_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(RayStartError, match=r"no Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:9"), starting_ray():
+        pytest.fail("the recipe is checked first")
 
 
 MEANWHILE = """

@@ -27,7 +27,7 @@ from multicse.trainers.jobs import refuse_unwritable
 log = logging.getLogger(__name__)
 
 KEPT = 2
-"""Number of checkpoints that are kept, apart from permanent ones."""
+"""Number of latest checkpoints that are kept; permanent ones before them are kept as well."""
 MANIFEST = "manifest.json"
 """SHA-256 of the other files of a checkpoint by name, the ID of its run, and whether it is permanent (`Written`)."""
 OWNER = "owner.json"
@@ -83,7 +83,7 @@ class Store:
     Args:
         place: Folder, or any URL that pyarrow supports (``s3://…``).
         local: Local folder for uploads and downloads, if `place` is a URL.
-        keep_every: Checkpoints of all steps that it divides are permanent; the latest `KEPT` of the others are kept.
+        keep_every: Checkpoints of all steps that it divides are permanent. Permanent ones and the latest `KEPT` are kept.
         run: ID of the run. If None, checkpoints of every run are read, and those without an ID removed.
     """
 

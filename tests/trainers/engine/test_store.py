@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import logging
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +25,11 @@ from multicse.trainers.engine.launch import resolve, run_recipe
 from multicse.trainers.engine.run import Run
 from multicse.trainers.engine.store import KEPT, CheckpointError, Store, WriteFiles, name_of, refuse_unwritable_storage
 from multicse.trainers.recipe import Recipe, RecipeError
+
+pytest.importorskip("hypothesis", reason="random sequences are made by the package hypothesis (extra `test`)")
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 
 def fill(text: str) -> WriteFiles:
@@ -35,22 +45,135 @@ def full(folder: Path) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_the_last_checkpoints_and_users_files_are_kept(tmp_path: Path) -> None:
-    store = Store(str(tmp_path))
-    (tmp_path / "rank-notes").mkdir()
-    (tmp_path / "rank-notes" / "thesis.txt").write_text("mine")
-    for step in (3, 6):
-        store.save(step, fill(f"step {step}"), wait=True)
-    (tmp_path / name_of(3) / "notes.txt").write_text("mine")
-    for step in (9, 12):
-        store.save(step, fill(f"step {step}"))
-    store.settle()
-    assert KEPT == 2 and sorted(file.name for file in tmp_path.rglob("*.txt")) == ["notes.txt", "thesis.txt"]
-    assert [file.read_text() for file in sorted(tmp_path.rglob("weights"))] == ["step 9", "step 12"]
-    newest = tmp_path / name_of(12)
-    assert store.newest() == latest_checkpoint(tmp_path) == latest_checkpoint(newest) == newest
-    store.clear()
-    assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
+RUNS, STEPS = ("one", "two"), st.integers(1, 6)
+SEQUENCES = int(os.environ.get("MULTICSE_SEQUENCES", "60"))
+
+
+@dataclass
+class Kept:
+    """What the test knows of a checkpoint."""
+
+    text: str
+    run: str
+    permanent: bool
+    readable: bool = True
+    """Its manifest is intact."""
+    whole: bool = True
+    """All its files are as they were written."""
+
+
+class Stores(RuleBasedStateMachine):
+    """Saves of two runs into one folder or URL, with damage, deaths, full disks and files of users between them.
+
+    * The newest checkpoint of a run is its latest one whose files are all as they were written.
+    * A save keeps the latest `KEPT` of its run and permanent ones, and nothing of another run is removed.
+    * Whatever else lies in the folders stays, under its name or, where a checkpoint needs it, renamed.
+    """
+
+    @initialize(remote=st.booleans())
+    def begin(self, remote: bool) -> None:
+        self.folder, self.remote = Path(tempfile.mkdtemp()), remote
+        self.place = self.folder / "store"
+        self.known: dict[int, Kept] = {}
+        self.numbers = itertools.count()
+        self.texts: list[str] = []
+        """Contents that must be in some file."""
+
+    def store(self, run: str | None, keep_every: int | None = None) -> Store:
+        """Return the store as a new process of a run opens it."""
+        here = f"file://{self.place}" if self.remote else str(self.place)
+        return Store(here, self.folder / f"local-{run}", keep_every, run)
+
+    def part(self, run: str, step: int) -> Path:
+        """Return the folder of a checkpoint that is being written."""
+        return (self.folder / f"local-{run}" if self.remote else self.place) / f"{name_of(step)}.part"
+
+    @rule(run=st.sampled_from(RUNS), step=STEPS, keep_every=st.sampled_from((2, 3, None)))
+    def save(self, run: str, step: int, keep_every: int | None) -> None:
+        text = f"{run} {step} {next(self.numbers)}"
+        self.store(run, keep_every).save(step, fill(text), wait=True)
+        assert not list(self.part(run, step).parent.glob("*.part"))
+        before = self.known.get(step)
+        permanent = bool(keep_every and step % keep_every == 0)
+        if before is not None and before.readable:
+            permanent |= before.permanent
+        if before is not None and not (before.readable and before.run == run):
+            self.texts.append(before.text)
+        self.known[step] = Kept(text, run, permanent)
+        own = sorted((other for other, one in self.known.items() if one.run == run and one.readable), reverse=True)
+        kept = [other for other in own if other <= step][:KEPT]
+        for other in own:
+            if other not in kept and not self.known[other].permanent:
+                del self.known[other]
+
+    @rule(run=st.sampled_from(RUNS), step=STEPS)
+    def save_on_a_full_disk(self, run: str, step: int) -> None:
+        with pytest.raises(CheckpointError, match=f"step {step} could not be written"):
+            self.store(run).save(step, full, wait=True)
+        assert not list(self.part(run, step).parent.glob("*.part"))
+
+    @rule(step=STEPS, lost=st.booleans(), shorter=st.booleans())
+    def damage(self, step: int, lost: bool, shorter: bool) -> None:
+        if (one := self.known.get(step)) is None or not one.whole:
+            return
+        file = self.place / name_of(step) / ("manifest.json" if lost else "weights")
+        if lost:
+            file.write_text("" if shorter else "{}")
+            one.readable = False
+        elif shorter:
+            file.write_text(one.text[:-1])
+            one.text = one.text[:-1]
+        else:
+            (self.place / name_of(step) / "recipe.json").unlink()
+        one.whole = False
+
+    @rule(step=STEPS, name=st.sampled_from(("notes.txt", "weights")))
+    def a_user_writes(self, step: int, name: str) -> None:
+        file = self.place / name_of(step) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            self.texts.append(f"a user's {next(self.numbers)}")
+            file.write_text(self.texts[-1])
+
+    @rule(run=st.sampled_from(RUNS), step=STEPS)
+    def a_process_dies_in_a_save(self, run: str, step: int) -> None:
+        self.part(run, step).mkdir(parents=True, exist_ok=True)
+        (self.part(run, step) / "weights").write_text("half of i")
+
+    @rule(run=st.sampled_from(RUNS), permanent=st.sampled_from((False, False, True)))
+    def clear(self, run: str, permanent: bool) -> None:
+        self.store(run).clear(permanent=permanent)
+        for step, one in list(self.known.items()):
+            if one.readable and one.run == run and (permanent or not one.permanent):
+                del self.known[step]
+
+    @invariant()
+    def the_newest_is_read_and_nothing_is_lost(self) -> None:
+        for run in (*RUNS, None):
+            good = [step for step, one in self.known.items() if one.whole and run in (None, one.run)]
+            found = self.store(run).newest()
+            if not good:
+                assert found is None
+            else:
+                assert found is not None and found.name == name_of(max(good))
+                assert (found / "weights").read_text() == self.known[max(good)].text
+        there = [file.read_text() for file in self.place.rglob("*") if file.is_file()]
+        assert {*self.texts, *(one.text for one in self.known.values())} <= {*there}
+
+    @invariant()
+    def what_is_listed_as_written_is_permanent_as_it_was(self) -> None:
+        listed = {step: written for run in RUNS for step, written in self.store(run).own()}
+        wanted = {step: (one.run, one.permanent) for step, one in self.known.items() if one.readable}
+        assert {step: (one.run, one.permanent) for step, one in listed.items()} == wanted
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def test_a_store_survives_every_order_of_saves_deaths_and_damage(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    own = settings(max_examples=SEQUENCES, stateful_step_count=20, deadline=None, derandomize=True, database=None)
+    run_state_machine_as_test(Stores, settings=settings(own, suppress_health_check=list(HealthCheck)))  # type: ignore[arg-type]
 
 
 def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -58,21 +181,11 @@ def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytes
     for step in (3, 6):
         store.save(step, fill(f"step {step}"), wait=True)
     (tmp_path / name_of(6) / "weights").write_text("step 7")
-    assert store.newest() == tmp_path / name_of(3)
+    assert store.newest() == latest_checkpoint(tmp_path) == latest_checkpoint(tmp_path / name_of(3)) == tmp_path / name_of(3)
     assert f"{name_of(6)} is damaged: weights" in caplog.text
     for read in (lambda: store.get(6), lambda: latest_checkpoint(tmp_path / name_of(6))):
         with pytest.raises(CheckpointError, match=name_of(6)):
             read()
-
-
-def test_permanent_checkpoints_stay_unless_they_are_meant(tmp_path: Path) -> None:
-    store = Store(str(tmp_path), keep_every=6)
-    for step in (3, 6, 9):
-        store.save(step, fill(f"step {step}"), wait=True)
-    store.clear(permanent=False)
-    assert store.steps() == [6]
-    store.clear()
-    assert store.steps() == []
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -81,21 +194,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         assert Store(str(tmp_path), run=run).get(3) == tmp_path / name_of(3)
     with pytest.raises(CheckpointError, match=r"another run \(one\)"):
         Store(str(tmp_path), run="two").get(3)
-
-
-@pytest.mark.parametrize("form", ["{}", "file://{}"])
-def test_a_checkpoint_is_written_beside_other_files_in_its_folder(tmp_path: Path, form: str) -> None:
-    """A user's file, or the files of a checkpoint whose manifest was lost, which may be a user's too."""
-    folder = tmp_path / "store" / name_of(3)
-    folder.mkdir(parents=True)
-    for name, text in {"thesis.txt": "mine", "weights": "of a user", "manifest.json": ""}.items():
-        (folder / name).write_text(text)
-    store = Store(form.format(tmp_path / "store"), tmp_path / "local", run="this")
-    store.save(3, fill("step 3"), wait=True)
-    newest = store.newest()
-    assert newest is not None and (newest / "weights").read_text() == "step 3"
-    assert (folder / "thesis.txt").read_text() == "mine" and not list(tmp_path.rglob("*.part"))
-    assert [file.read_text() for file in folder.glob("weights.before*")] == ["of a user"]
 
 
 def test_a_full_disk_is_logged_and_earlier_checkpoints_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -142,18 +240,6 @@ def test_a_full_disk_does_not_end_the_process(recipe: Recipe, tmp_path: Path) ->
     assert Store(str(place)).steps() == [12, 3] and not list(place.glob("*.part"))
     for step in (3, 12):
         assert read_state(Store(str(place)).get(step))["step"] == step
-
-
-def test_files_of_a_killed_process_are_not_a_checkpoint(tmp_path: Path) -> None:
-    part = tmp_path / f"{name_of(6)}.part"
-    part.mkdir()
-    (part / "weights").write_text("half of i")
-    (tmp_path / name_of(9)).mkdir()  # started in a remote store: files without a manifest
-    (tmp_path / name_of(9) / "weights").write_text("step 9")
-    store = Store(str(tmp_path))
-    assert store.newest() is None
-    store.save(6, fill("step 6"), wait=True)
-    assert store.newest() == tmp_path / name_of(6) and not part.exists()
 
 
 def test_errors_of_a_remote_store_are_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,11 +108,10 @@ def in_workers(recipe: Recipe, store: Store, handle: RunHandle, stop: Stop, call
 def _trainer_class() -> Any:
     """Return Ray's TorchTrainer without the actor for its data sets: ours are read by actors of `data.executor`."""
     from ray.train.torch import TorchTrainer
-    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 
     class Trainer(TorchTrainer):
-        def _create_default_callbacks(self) -> list[Any]:
-            return [one for one in super()._create_default_callbacks() if not isinstance(one, DatasetsCallback)]
+        def _create_default_callbacks(self) -> list[Any]:  # by name: if a later Ray has another one, the actor is back
+            return [one for one in super()._create_default_callbacks() if type(one).__name__ != "DatasetsCallback"]
 
     return Trainer
 

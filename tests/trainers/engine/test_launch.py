@@ -20,7 +20,7 @@ from multicse.data.streams.base import StreamConfig
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.progress import Board
 from multicse.trainers.engine.ray_start import in_background, to_foreground
-from multicse.trainers.engine.workers import LostWorker, _worker_error
+from multicse.trainers.engine.workers import LostWorker, _trainer_class, _worker_error
 from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 from tests.worlds import add, journal, text_only, write_text
@@ -207,3 +207,14 @@ def test_child_processes_inherit_the_background_policy() -> None:
         to_foreground()
         training = os.sched_getscheduler(0)
     assert (child, training, os.sched_getscheduler(0)) == (os.SCHED_BATCH, os.SCHED_OTHER, before)
+
+
+def test_ray_train_starts_no_actor_for_data_sets() -> None:
+    """It would do so in every run; if a later Ray does it in another way, this test says so."""
+    from ray.train.torch import TorchTrainer
+
+    ours, theirs = (
+        [type(callback).__name__ for callback in trainer(print)._create_default_callbacks()]
+        for trainer in (_trainer_class(), TorchTrainer)
+    )
+    assert "DatasetsCallback" in theirs and ours == [name for name in theirs if name != "DatasetsCallback"]

@@ -173,7 +173,7 @@ class Stores(RuleBasedStateMachine):
 def test_a_store_survives_every_order_of_saves_deaths_and_damage(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
     own = settings(max_examples=SEQUENCES, stateful_step_count=20, deadline=None, derandomize=True, database=None)
-    run_state_machine_as_test(Stores, settings=settings(own, suppress_health_check=list(HealthCheck)))  # type: ignore[arg-type]
+    run_state_machine_as_test(Stores, settings=settings(own, suppress_health_check=list(HealthCheck)))
 
 
 def test_a_damaged_checkpoint_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

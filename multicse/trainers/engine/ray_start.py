@@ -39,6 +39,8 @@ ONE_MACHINE = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_DATA_USAGE_DISABLED": "1",
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
+    # The control store keeps 4 kB about each of the latest 100,000 tasks, for Ray's page: 400 MB after days of reading.
+    "RAY_task_events_max_num_task_in_gcs": "1000",
     # Prestarted processes would stay idle, because Train's workers have their own environment variables.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",

@@ -11,8 +11,8 @@ import re
 import shutil
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -97,7 +97,8 @@ class Store:
         if self.remote:
             self._files, self._root = opened(place)
         self._known: dict[int, Written] = {}
-        self._thread: threading.Thread | None = None
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
         self._error: CheckpointError | None = None
 
     @property
@@ -178,8 +179,9 @@ class Store:
             wait: Wait until the checkpoint is complete, and raise CheckpointError if it could not be written.
         """
         self.settle()
-        self._thread = threading.Thread(target=self._attempt, args=(step, write_files), name="checkpoint")
-        self._thread.start()
+        # One thread for all checkpoints: glibc gives each thread its own heap, which keeps what a checkpoint took.
+        self._writer = self._writer or ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing = self._writer.submit(self._attempt, step, write_files)
         if wait:
             self.settle()
             if self._error is not None:
@@ -187,9 +189,9 @@ class Store:
 
     def settle(self) -> None:
         """Wait for the checkpoint that is being written."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._writing is not None:
+            self._writing.result()
+            self._writing = None
 
     def tidy(self) -> None:
         """Remove the unfinished checkpoints and downloads of a killed process."""

@@ -22,7 +22,7 @@ from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.record import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop, former_handlers
-from multicse.trainers.engine.store import CheckpointError, Store
+from multicse.trainers.engine.store import CheckpointError, Store, WriteFiles
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
@@ -43,13 +43,15 @@ def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
 
     def after_step(method: Method, done: int) -> None:
         if done == step:
-            for thread in threading.enumerate():
-                if thread.name == "checkpoint":
-                    thread.join()
             raise Died
 
+    def whole(store: Store, at: int, write_files: WriteFiles, wait: bool = False) -> None:
+        save(store, at, write_files, wait=True)  # not killed in a checkpoint
+
+    save = Store.save
     with monkeypatch.context() as patch:
         patch.setattr(Method, "after_step", after_step)
+        patch.setattr(Store, "save", whole)
         patch.setattr("multicse.trainers.engine.tracking.RunHandle.finish", lambda *_: None)
         with pytest.raises(Died):
             run_recipe(recipe)

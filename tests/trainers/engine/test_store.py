@@ -51,7 +51,7 @@ SEQUENCES = int(os.environ.get("MULTICSE_SEQUENCES", "60"))
 
 @dataclass
 class Kept:
-    """What the test knows of a checkpoint."""
+    """Expected state of a checkpoint."""
 
     text: str
     run: str

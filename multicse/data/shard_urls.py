@@ -328,7 +328,8 @@ def _absolute(url: str) -> str:
 
 def parent(url: str) -> str:
     """Return the folder of a shard."""
-    return split_options(url)[0].rpartition("/")[0]
+    folder, slash, _ = split_options(url)[0].rpartition("/")
+    return folder or slash
 
 
 def _is_tar(name: str) -> bool:
@@ -413,4 +414,4 @@ def _missing(url: str, folder: str, names: Names) -> DataError:
         own = shlex.quote(f"{folder}/*{shards[0][shards[0].index('.txt') :]}")
         return DataError(f"shards {url!r}: the folder has text files only, which are not read unless they are named: {own}")
     there = there if listed else "does not exist, is empty, or may not be listed"
-    return DataError(f"shards {url!r} not found: the folder {folder} {there}. Create shards with: {command('pack')}")
+    return DataError(f"shards {url!r} not found: the folder {folder or '.'} {there}. Create shards with: {command('pack')}")

@@ -61,6 +61,10 @@ class EncoderConfig(AnyEncoderConfig):
     lora: LoRASettings = LoRASettings()
     """Low-rank adapters, trained instead of the transformer's weights; they are merged into exports."""
 
+    def find(self) -> None:
+        """Look for the folder; without one, download the configuration of the model from the Hugging Face Hub."""
+        ENCODER.folder(self.path, weights=False)
+
     def read(self) -> PretrainedConfig:
         """Read the configuration of the transformer and check the folder."""
         try:

@@ -95,6 +95,9 @@ class AnyEncoderConfig(Settings):
     layered: ClassVar[bool] = False
     """True if the encoder is a transformer, so a run can set options per layer and an export can whiten its vectors."""
 
+    def find(self) -> None:
+        """Raise ValueError, with the setting, if the encoder is not found. Takes no seconds, unless it is downloaded."""
+
     def read(self) -> Any:
         """Return the properties that methods check, such as ``hidden_size``, without loading weights.
 

@@ -106,11 +106,11 @@ WATCH = """
 import sys
 class Watch:
     def find_spec(self, name, *_):
-        if name == "transformers":
+        if name in LIBRARIES:
             sys.exit(99)
 sys.meta_path.insert(0, Watch())
 """
-"""Ends the process where it imports transformers."""
+"""Ends the process where it imports one of `LIBRARIES`."""
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,27 @@ def test_a_line_is_printed_before_the_seconds_of_imports(start: str, tmp_path: P
     (tmp_path / "a.txt").write_text("A cat sleeps.\n" * 20)
     (tmp_path / "small-bert-en").symlink_to(SMALL_ENCODER)
     command = re.sub(r"run\.main\((.*)\)", r"sys.argv[1:] = \1.split(); run.main()", start)
-    code = f"{WATCH}\nimport multicse\nfrom multicse.commands import run\n{command}"
+    code = f"LIBRARIES = {{'transformers'}}{WATCH}import multicse\nfrom multicse.commands import run\n{command}"
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 99 and ended.stderr.startswith("Loading torch and transformers ..."), ended.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "simcse smoke --encoder.path /nowhere",
+        "simcse smoke --method.negatives.margin 0.1 --method.negatives.guide /nowhere",
+        "visualcse smoke --method.image.path ./nowhere",
+        "gclsr smoke --encoder.vectors /nowhere.bin",
+        "simcse smoke --evaluation.select stsb-dve",
+        "simcse smoke --streams.text.shards /nowhere",
+        "simcse mine --text /nowhere.txt",
+        "evaluate --model small-bert-en --tasks lea",
+    ],
+)
+def test_a_wrong_name_is_refused_before_the_seconds_of_imports(wrong: str, tmp_path: Path) -> None:
+    """And before Ray starts."""
+    (tmp_path / "small-bert-en").symlink_to(SMALL_ENCODER)
+    code = f"LIBRARIES = {{'sentence_transformers', 'ray'}}{WATCH}from multicse.commands import run\nsys.argv[1:] = {wrong.split()}\nsys.exit(run.main())"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "error: " in ended.stderr, ended.stderr

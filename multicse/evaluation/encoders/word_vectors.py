@@ -15,7 +15,6 @@ from multicse import plugins
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.task import EvaluationError
-from multicse.models.word_module import split
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +112,15 @@ class WordVectors:
         return self.row.get(word, self.row.get(word.lower()))
 
 
+def _letters(text: str) -> list[str]:
+    from multicse.models.word_module import split  # here: takes seconds, and this module is imported for its name
+
+    return split(text)
+
+
 _POOLINGS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "mean": ("", str.split),
-    "letters": (", letters a to z only", split),
+    "letters": (", letters a to z only", _letters),
 }
 """Text in the protocol and function that splits texts, by pooling."""
 for _pooling in _POOLINGS:

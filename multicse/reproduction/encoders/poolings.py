@@ -13,7 +13,6 @@ from torch import Tensor
 from multicse.evaluation.encoders.encoder import Forward
 from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.task import EvaluationError
-from multicse.models.word_module import hashed_vectors, split, word_hash
 from multicse.reproduction.encoders.layer_poolings import States, depth_of, over_layers
 
 PATTERN = r"wk(\d+)?(-released)?"
@@ -123,6 +122,8 @@ class PaddedWordVectors(WordVectors):
 
     def vector(self, text: str, rows: list[int]) -> np.ndarray:
         """Return the mean (d,) of all positions: words, random vectors of unknown words, padding."""
+        from multicse.models.word_module import hashed_vectors, split, word_hash  # here: takes seconds
+
         words = split(text)[:POSITIONS] or [EMPTY]
         rows_of = [self.find(word) for word in words]
         unknown = [f"{word}\n{place}\n{text}" for place, word in enumerate(words) if rows_of[place] is None]

@@ -11,12 +11,14 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 from multicse import clone
 from multicse.data.errors import DataError, redacted
+from multicse.data.settings import marked
 from multicse.data.shard_urls import expand, is_hub_name
 from multicse.data.shard_writer import SMALL
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
@@ -49,7 +51,12 @@ def check_files(recipe: Recipe) -> None:
     """Check settings, data and places. This is the part of `check_recipe` that takes no seconds."""
     check_settings(recipe)
     _check_sent(recipe)
+    _check_task_names(recipe)
     with _named():
+        recipe.encoder.find()
+    for setting, mark, value in marked(recipe):
+        if mark.kind == "place":
+            mark.on_each(partial(_refuse_absent, setting), value)
         if recipe.run.report_to == "mlflow":
             resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
@@ -60,9 +67,14 @@ def check_files(recipe: Recipe) -> None:
     check_streams(recipe)
 
 
+def _refuse_absent(setting: str, place: str) -> str:
+    if place.startswith(("/", "./", "../", "~")) and not Path(place).expanduser().exists():  # else, perhaps a model's ID
+        raise RecipeError(f"{setting}: {place!r}: no such file or folder")
+    return place
+
+
 def check_encoder(recipe: Recipe) -> None:
-    """Check tasks, and whether the encoder's configuration and tokenizer fit the recipe; imports libraries for models."""
-    _check_task_names(recipe)
+    """Check whether the encoder's configuration and tokenizer fit the recipe. This imports libraries for models."""
     with _named():
         encoder = recipe.encoder.read()
         recipe.method.check(recipe, encoder)

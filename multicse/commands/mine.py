@@ -30,6 +30,7 @@ from multicse.data.shards import RawSample, ShardSet, read, read_manifest
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
 from multicse.models.pretrained import ENCODER
+from multicse.trainers.engine.checks import check_tasks
 from multicse.trainers.engine.record import RECIPE
 from multicse.trainers.jobs import announce, kept, shown
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -81,7 +82,7 @@ class Arguments:
     """Folder of images. Its subfolders, if any, are used as classes."""
     audio: Path | None = None
     """Folder of audio files. Its subfolders, if any, are used as classes."""
-    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL", aliases=["--encoder.path"])] = None
     """Encoder to start from: a folder or a Hugging Face model ID. Default: this project's small English BERT."""
     dev: Path | None = None
     """Rated sentence pairs for checkpoint selection: a .tsv file with columns sentence1, sentence2 and score. Default: pairs
@@ -164,7 +165,8 @@ def _base(recipes: Recipes, asked: Arguments, more: dict[str, list[str]]) -> tup
             "(docs/how-to/data.md)"
         )
     given = options.changes(demo, more, [f"--{field.name}" for field in fields(Arguments)])
-    demo.changed({path: value for path, value in given.items() if not path.startswith(("streams.", "method."))})
+    plain = demo.changed({path: value for path, value in given.items() if not path.startswith(("streams.", "method."))})
+    check_tasks(plain)
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "give a folder of files"

@@ -61,8 +61,17 @@ def train(
 
     Without dropout, the number of workers changes nothing but the rounding.
     """
-    own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", str(steps)]
-    own += ["--encoder.hidden_dropout", "0", "--encoder.attention_dropout", "0", "--run.logging_steps", "1"]
+    own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text")]
+    own += [
+        "--run.max_steps",
+        str(steps),
+        "--encoder.hidden_dropout",
+        "0",
+        "--encoder.attention_dropout",
+        "0",
+        "--run.logging_steps",
+        "1",
+    ]
     own += ["--evaluation.eval_steps", "2", "--evaluation.watch", "--evaluation.final", "lee", "--run.threads", "1"]
     own += ["--run.output_dir", output, "--run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", *more]
     monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own])

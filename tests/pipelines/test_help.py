@@ -143,12 +143,15 @@ def test_a_line_is_printed_before_the_seconds_of_imports(start: str, tmp_path: P
         "simcse smoke --evaluation.select stsb-dve",
         "simcse smoke --streams.text.shards /nowhere",
         "simcse mine --text /nowhere.txt",
+        "simcse mine --text a.txt --evaluation.final stsb-dve",
         "evaluate --model small-bert-en --tasks lea",
     ],
 )
 def test_a_wrong_name_is_refused_before_the_seconds_of_imports(wrong: str, tmp_path: Path) -> None:
-    """And before Ray starts."""
+    """And before Ray starts or files are packed."""
+    (tmp_path / "a.txt").write_text("A cat sleeps.\n" * 30)
     (tmp_path / "small-bert-en").symlink_to(SMALL_ENCODER)
-    code = f"LIBRARIES = {{'sentence_transformers', 'ray'}}{WATCH}from multicse.commands import run\nsys.argv[1:] = {wrong.split()}\nsys.exit(run.main())"
+    code = f"LIBRARIES = {{'sentence_transformers', 'ray'}}{WATCH}from multicse.commands import run\n"
+    code += f"sys.argv[1:] = {wrong.split()}\nsys.exit(run.main())"
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "error: " in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and "error: " in ended.stderr and not (tmp_path / "runs/simcse").exists(), ended.stderr

@@ -51,7 +51,7 @@ def check_files(recipe: Recipe) -> None:
     """Check settings, data and places. This is the part of `check_recipe` that takes no seconds."""
     check_settings(recipe)
     _check_sent(recipe)
-    _check_task_names(recipe)
+    check_tasks(recipe)
     with _named():
         recipe.encoder.find()
     for setting, mark, value in marked(recipe):
@@ -69,7 +69,7 @@ def check_files(recipe: Recipe) -> None:
 
 def _refuse_absent(setting: str, place: str) -> str:
     if place.startswith(("/", "./", "../", "~")) and not Path(place).expanduser().exists():  # else, perhaps a model's ID
-        raise RecipeError(f"{setting}: {place!r}: no such file or folder")
+        raise RecipeError(f"{setting}: {place!r} not found; give an existing file or folder")
     return place
 
 
@@ -368,7 +368,8 @@ def _warn_of_small_shares(recipe: Recipe) -> None:
             )
 
 
-def _check_task_names(recipe: Recipe) -> None:
+def check_tasks(recipe: Recipe) -> None:
+    """Raise RecipeError for a task that does not exist or has no data, or a test set that would select a checkpoint."""
     evaluation = recipe.evaluation
     development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
     for name in development:

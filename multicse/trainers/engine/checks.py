@@ -54,14 +54,14 @@ def check_files(recipe: Recipe) -> None:
     check_tasks(recipe)
     with _named():
         recipe.encoder.find()
-    for setting, mark, value in marked(recipe):
-        if mark.kind == "place":
-            mark.on_each(partial(_refuse_absent, setting), value)
         if recipe.run.report_to == "mlflow":
             resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
         if recipe.run.storage:
             refuse_unwritable_storage(recipe.run.storage)
+    for setting, mark, value in marked(recipe):
+        if mark.kind == "place":
+            mark.on_each(partial(_refuse_absent, setting), value)
     _check_export(recipe)
     _warn_of_small_shares(recipe)
     check_streams(recipe)

@@ -1,4 +1,4 @@
-"""Word vectors: opened from every format without a copy, cached safely, and trained to bitwise equal results."""
+"""Word vectors: opened from every form without a copy, cached safely, and trained to bitwise equal results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,6 +23,12 @@ from tests.conftest import ROOT
 
 WORDS = ["dog", "cat", "na\xa0ive", "", "\x85", "日本", "x\r"]
 TABLE = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.float32)
+ROWS = [*zip(WORDS, TABLE, strict=True)]
+BODIES = {
+    ".bin": b"".join(word.encode() + b" " + row.tobytes() for word, row in ROWS),
+    ".vec": "".join(f"{word} {' '.join(map(repr, row.tolist()))}\n" for word, row in ROWS).encode(),
+}
+"""word2vec's two formats byte by byte, after their first line."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +39,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def binary(path: Path, words: list[str] = WORDS, table: np.ndarray = TABLE) -> Path:
-    """Write word2vec's binary format byte by byte."""
-    rows = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(words, table, strict=True))
-    body = f"{len(words)} {table.shape[1]}\n".encode() + rows
-    path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else body)
+def write(path: Path, head: bytes = b"7 4") -> Path:
+    """Write all words in the format that the name says, after this first line; or as a folder."""
+    if not path.suffix:
+        return write_vectors(path, WORDS, TABLE.astype(np.float64), {"from": "a test"})
+    content = head + b"\n" + BODIES[".bin" if ".bin" in path.name else ".vec"]
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 
@@ -45,72 +54,89 @@ def mapped_file(array: np.ndarray) -> bool:
     return isinstance(array, np.memmap)
 
 
-@pytest.mark.parametrize("name", ["v.bin", "v.bin.gz"])
-def test_a_file_is_mapped_from_the_cache(tmp_path: Path, name: str) -> None:
-    path = binary(tmp_path / name)
-    for _ in range(2):
+FILES = ["v.bin", "v.bin.gz", "v.vec", "v.vec.gz"]
+
+
+@pytest.mark.parametrize("name", [*FILES, "v"])
+def test_every_form_is_the_same_mapped_vectors(tmp_path: Path, cache: Path, name: str) -> None:
+    path = write(tmp_path / name)
+    for _ in range(2):  # then from the cache
         got = open_vectors(path)
-        assert got.words == WORDS
-        assert got.path == path
-        np.testing.assert_array_equal(got.vectors, TABLE)
-        assert type(got.vectors) is np.ndarray
-        assert mapped_file(got.vectors)
-    assert got.row == {word: i for i, word in enumerate(WORDS)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.from_numpy(got.vectors)[0] = 7
-    np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)  # what is written stays in the process
+        assert (got.words, got.path, got.row) == (WORDS, path, {word: i for i, word in enumerate(WORDS)})
+        np.testing.assert_array_equal(got.vectors, TABLE)  # also what the first process has written stays in it
+        assert type(got.vectors) is np.ndarray and mapped_file(got.vectors) and is_word_vectors(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            torch.from_numpy(got.vectors)[0] = 7
+    assert cache.exists() == bool(path.suffix)
 
 
-def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Path] = []
-    read = word_vectors._read
-
-    def counted(path: Path) -> tuple[list[str], np.ndarray]:
-        reads.append(path)
-        return read(path)
-
-    monkeypatch.setattr(word_vectors, "_read", counted)
-    path = binary(tmp_path / "v.bin")
-    for _ in range(3):
-        open_vectors(path)
-    assert len(reads) == 1
-    binary(path, ["dog"], TABLE[1:2])
-    assert open_vectors(path).words == ["dog"]  # another file now
-    os.utime(path, ns=(1, 1))
-    open_vectors(path)
-    assert len(reads) == 3
-    assert not [entry for entry in cache.rglob(".*")]  # nothing half made is left
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n", ["dog", "cat"]),
+        ("dog\t1\t2\ncat\t3\t4", ["dog", "cat"]),
+        ("\ufeffdog\t1 2\ncat 3 4\n", ["dog", "cat"]),
+        ("2 2\ndog  1 2\ncat\t 3 4\n", ["dog", "cat"]),
+        ("dog 1 2\n. . . 3 4\n", ["dog", ". . ."]),  # in GloVe's 840B
+    ],
+)
+def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str, words: list[str]) -> None:
+    """A byte order mark, line ends of Windows, blanks at the end of a line, tabs, and words with blanks but no number."""
+    (tmp_path / "v.txt").write_bytes(content.encode())
+    got = open_vectors(tmp_path / "v.txt")
+    assert got.words == words and got.vectors.tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("name", ["vectors.npy", "words.txt"])
-def test_a_cut_cache_is_made_again(tmp_path: Path, cache: Path, name: str) -> None:
-    path = binary(tmp_path / "v.bin")
-    for _ in range(2):
-        np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)
-        (file,) = cache.rglob(name)
-        os.truncate(file, file.stat().st_size // 2)
-    np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)
+HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4", b"8 4", b"6 4"]
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache.write_text("no folder")
-    assert open_vectors(binary(tmp_path / "v.bin")).words == WORDS
-    assert "set MULTICSE_CACHE" in caplog.text
-    (tmp_path / "v.bin").write_bytes(b"damaged")
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: head[:20].decode())
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_does_not_contain_the_announced_words(tmp_path: Path, name: str, head: bytes) -> None:
+    """It is refused before memory is allocated, and additional words are not dropped silently."""
+    with pytest.raises(DataError, match=name):
+        open_vectors(write(tmp_path / name, head))
+
+
+def test_a_file_is_read_when_it_or_its_cache_has_changed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read, path = Mock(wraps=word_vectors._read), write(tmp_path / "v.bin")
+    monkeypatch.setattr(word_vectors, "_read", read)
+
+    def cut(name: str) -> None:
+        for file in cache.rglob(name):
+            os.truncate(file, file.stat().st_size // 2)
+
+    steps: list[tuple[Callable[[], object], int, list[str]]] = [
+        (lambda: None, 1, WORDS),
+        (lambda: None, 0, WORDS),
+        (lambda: cut("vectors.npy"), 1, WORDS),
+        (lambda: cut("words.txt"), 1, WORDS),
+        (lambda: path.write_bytes(b"1 4\ndog " + TABLE[1].tobytes()), 1, ["dog"]),
+        (lambda: os.utime(path, ns=(1, 1)), 1, ["dog"]),
+        (lambda: monkeypatch.setenv("MULTICSE_CACHE", str(path)), 1, ["dog"]),  # a cache that cannot be written
+    ]
+    for number, (act, times, words) in enumerate(steps):
+        act()
+        read.reset_mock()
+        assert open_vectors(path).words == words and read.call_count == times, f"step {number}"
+        assert not [entry for entry in cache.rglob(".*")], "something half made is left"
+        assert ("set MULTICSE_CACHE" in caplog.text) == (number == len(steps) - 1)
+    path.write_bytes(b"damaged")
     with pytest.raises(DataError, match=r"v\.bin"):
-        open_vectors(tmp_path / "v.bin")
+        open_vectors(path)
 
 
-def test_folders(tmp_path: Path, cache: Path) -> None:
-    folder = write_vectors(tmp_path / "a" / "v", WORDS, TABLE.astype(np.float64), {"from": "a test"})
-    got = open_vectors(folder)
-    assert (got.words, got.path) == (WORDS, folder) and is_word_vectors(folder)
-    np.testing.assert_array_equal(got.vectors, TABLE)
-    assert mapped_file(got.vectors) and not cache.exists()
+# ---------------------------------------------------------------------------------------------------------------- folders
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a" / "v")
     assert json.loads((folder / "vectors.json").read_text()) == {"from": "a test"}
-    first = got.hash
-    write_vectors(folder, [*WORDS[:-1], "other"], TABLE)  # takes its place
+    first = open_vectors(folder).hash
+    write_vectors(folder, [*WORDS[:-1], "other"], TABLE)
     assert open_vectors(folder).hash != first
     assert sorted(entry.name for entry in folder.iterdir()) == ["vectors.npy", "words.txt"]
     assert [entry.name for entry in folder.parent.iterdir()] == ["v"]
@@ -118,90 +144,45 @@ def test_folders(tmp_path: Path, cache: Path) -> None:
     assert twice.words == ["a", "b"] and (twice.vectors == TABLE[:2]).all(), "the first of equal words, and one line each"
 
 
-def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
-    folder = write_vectors(tmp_path / "v", WORDS, TABLE)
-    (folder / "words.txt").write_text("one\ntwo\n")
-    with pytest.raises(DataError, match="2 words"):
-        open_vectors(folder)
-    for pickled, table in ((True, np.array([{"a": 1}], dtype=object)), (False, np.arange(2))):
-        np.save(folder / "vectors.npy", table, allow_pickle=pickled)
-        with pytest.raises(DataError, match="v"):
-            open_vectors(folder)
-    (folder / "vectors.npy").unlink()
-    with pytest.raises(DataError, match=r"v: its files vectors\.npy and .* cannot be read"):
+PICKLED = np.array([{"a": 1}] * 7)
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "2 words": lambda folder: (folder / "words.txt").write_text("one\ntwo\n"),
+    "v: .* cannot be read": lambda folder: np.save(folder / "vectors.npy", PICKLED, allow_pickle=True),
+    r"int64 \(7,\)": lambda folder: np.save(folder / "vectors.npy", np.arange(7)),
+    r"v: its files vectors\.npy and .* cannot be read": lambda folder: (folder / "vectors.npy").unlink(),
+}
+
+
+@pytest.mark.parametrize("named", DAMAGE)
+def test_folders_that_cannot_be_used(tmp_path: Path, named: str) -> None:
+    DAMAGE[named](folder := write(tmp_path / "v"))
+    with pytest.raises(DataError, match=named):
         open_vectors(folder)
 
 
 def test_what_is_not_written(tmp_path: Path) -> None:
     nan = np.where(np.arange(7)[:, None] == 1, np.nan, TABLE)
-    for words, table, named in ((["a", "b"], TABLE, "2 words"), (WORDS, nan, "'cat'")):
-        with pytest.raises(DataError, match=named):
-            write_vectors(tmp_path / "v", words, table)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(DataError, match=r"thesis\.txt"):
-        write_vectors(tmp_path / "mine", WORDS, TABLE)
+    for name, words, table, named in (
+        ("v", ["a", "b"], TABLE, "2 words"),
+        ("v", WORDS, nan, "'cat'"),
+        ("mine", WORDS, TABLE, r"thesis\.txt"),
+    ):
+        with pytest.raises(DataError, match=named):
+            write_vectors(tmp_path / name, words, table)
     assert (tmp_path / "mine" / "thesis.txt").exists() and not (tmp_path / "v").exists()
-
-
-def test_a_word_may_contain_blanks_but_no_number(tmp_path: Path) -> None:
-    """GloVe's 840B has words such as ". . ."."""
-    (tmp_path / "v.txt").write_text("dog 1 2\n. . . 3 4\n")
-    assert open_vectors(tmp_path / "v.txt").words == ["dog", ". . ."]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "\ufeff2 2\r\ndog 1 2 \r\ncat 3 4\r\n",
-        "dog\t1\t2\ncat\t3\t4",
-        "\ufeffdog\t1 2\ncat 3 4\n",
-        "2 2\ndog  1 2\ncat\t 3 4\n",
-    ],
-)
-def test_vectors_as_other_programs_write_them(tmp_path: Path, content: str) -> None:
-    """Test a byte order mark, line ends of Windows, blanks at the end of a line, and tabs."""
-    (tmp_path / "v.txt").write_bytes(content.encode())
-    got = open_vectors(tmp_path / "v.txt")
-    assert got.words == ["dog", "cat"] and got.vectors.tolist() == [[1, 2], [3, 4]]
-
-
-FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]
-HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
-
-
-@pytest.mark.parametrize(
-    ("name", "head"), [*((name, head) for name in FORMS for head in HEADS), *((name, b"1 4") for name in FORMS[:3])]
-)
-def test_a_file_that_does_not_contain_the_announced_words(tmp_path: Path, name: str, head: bytes) -> None:
-    """It is refused before memory is allocated, and additional words are not dropped silently."""
-    path = tmp_path / name
-    if ".bin" in name:
-        body = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, TABLE, strict=True))
-    else:
-        body = b"".join(b"w%d 1 2 3 4\n" % i for i in range(7))
-    content = head + b"\n" + body
-    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    with pytest.raises(DataError, match=name):
-        open_vectors(path)
 
 
 # --------------------------------------------------------------------------------------------------------------- training
 
 
-def corpus(sentences: int = 300) -> list[str]:
-    """Return sentences about animals or about tools: words of one kind occur together."""
+def write_trained(folder: str, seed: int) -> None:
+    """Train on sentences about animals or about tools: words of one kind occur together."""
     rng = np.random.default_rng(0)
     kinds = ["Dog cat mouse horse cow sheep", "hammer saw drill wrench nail screw"]
-    return [" ".join(rng.choice(kinds[i % 2].split(), 5)) for i in range(sentences)]
-
-
-def split(text: str) -> list[str]:
-    return text.lower().split()
-
-
-def write_trained(folder: str, seed: int) -> None:
-    train_vectors(corpus(), folder, split=split, seed=seed, dim=8, epochs=2)
+    corpus = [" ".join(rng.choice(kinds[i % 2].split(), 5)) for i in range(300)]
+    train_vectors(corpus, folder, split=lambda text: text.lower().split(), seed=seed, dim=8, epochs=2)
 
 
 def test_equal_seeds_give_bitwise_equal_vectors_in_every_process(tmp_path: Path) -> None:

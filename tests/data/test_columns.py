@@ -16,6 +16,7 @@ import pytest
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
+from multicse.data.tables import FILES
 from tests.worlds import write_tar
 
 Row = dict[str, Any]
@@ -45,6 +46,8 @@ FORMS: dict[str, Callable[[Path, list[Row]], Any]] = {
 }
 TABLES, JSON, ARROW = [*FORMS][:4], [*FORMS][:2], [*FORMS][2:4]
 GAPS = [{}, {"said": "one"}, {}, {"said": "two"}]
+NO_TEXTS = [b"\xff\xfe\xfd", b"ID3\4\0\0 not UTF-8 \xff", b"\xff\xfe\0", b"\x89PNG"]
+STARTS = ["ID3 tags are", "OggS and others", "fLaC is lossless", "RIFFabcdWAVE", "RIFFabcdWEBP"]
 TEXTS: list[tuple[list[str], list[Row], Any]] = [
     # The first of text, sentence and caption, in every row, whatever else a row has.
     *((TABLES, [{"url": "u", **({name: one["said"]} if one else {})} for one in GAPS], [None, "one", None, "two"])
@@ -58,8 +61,10 @@ TEXTS: list[tuple[list[str], list[Row], Any]] = [
     # A column with that name is not replaced by another one.
     (TABLES, [{"text": 5, "title": "t"}], [5]),
     (TABLES, [{"text": ["a"], "title": "t"}], NONE),
-    (ARROW, [{"text": b"\xff\xfe\xfd", "title": "t"}], [b"\xff\xfe\xfd"]),
     (TABLES, [{"txt": "x", "text": "t"}], ["x"]),
+    # Nor is one named text ever a file, and bytes that are texts are none, however they begin.
+    *((ARROW, [Row(text=one, title="t"), Row(text=b"plain", title="t")], [one, "plain"]) for one in NO_TEXTS),
+    *((ARROW, [{column: text.encode()}] * 2, [text] * 2) for column in ("text", "body") for text in STARTS),
 ]  # fmt: skip
 
 
@@ -68,7 +73,7 @@ def test_the_text_of_a_table(forms: list[str], rows: list[Row], texts: Any, tmp_
     for form in forms:
         FORMS[form](tmp_path / form, rows)
         shards = ShardSet.open(str(tmp_path / form))
-        assert ("txt" in shards.fields) == (texts is not NONE), form
+        assert ("txt" in shards.fields) == (texts is not NONE) and {*FILES}.isdisjoint(shards.fields), form
         samples = [one for one in read(shards.shards[0], range(len(rows))) if isinstance(one, RawSample)]
         assert [one.fields.get("txt", NONE) for one in samples] == ([NONE] * len(rows) if texts is NONE else texts), form
 

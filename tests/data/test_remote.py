@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -132,6 +133,14 @@ def test_what_stays_names_the_file_and_the_fix(served: str, tmp_path: Path, monk
     assert max(Erring.seen.values()) == 1, "that does not pass"
     for gone in ("http://127.0.0.1:9/x.tar", "ftp://127.0.0.1:9/x.tar"):
         check(gone, "check its address and the network")
+
+
+def test_secrets_of_a_url_are_in_no_traceback(served: str) -> None:
+    """Ray and Tune write it down."""
+    url = f"{served.replace('//', '//me:hidden@')}/x.tar?X-Amz-Signature=hidden"
+    with pytest.raises(DataError, match="127") as absent:
+        ShardSet.open(url)
+    assert "hid" not in "".join(traceback.format_exception(absent.value))
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x-{00..09}.tar", "x-*.tar", ""])

@@ -24,12 +24,12 @@ STEPS = 12
 Batches = list[tuple[list[str], dict[str, Tensor]]]
 
 
-def train(config: StreamConfig, *phases: tuple[int, int]) -> tuple[Batches, dict[int, int]]:
+def train(config: StreamConfig, *phases: tuple[int, int], inline: bool = True) -> tuple[Batches, dict[int, int]]:
     """Return the global batches, and the final position, of phases with (workers, steps)."""
     found, at = Batches(), dict[int, int]()
     for workers, steps in phases:
-        where: dict[str, Any] = {"batches": STEPS, "world_size": workers, "position": at, "number": len(found)}
-        readers = [reader(config, lengths, rank=rank, **where) for rank in range(workers)]
+        where: dict[str, Any] = {"world_size": workers, "inline": inline, "position": at, "number": len(found)}
+        readers = [reader(config, lengths, STEPS, rank=rank, **where) for rank in range(workers)]
         for _ in range(steps):
             parts = [one.on_device(next(one)) for one in readers]
             tensors = {name: torch.cat([part[name] for part in parts]) for name in parts[0].tensors}
@@ -96,25 +96,20 @@ def test_workers_share_the_same_global_batches(kind: Any, tmp_path: Path) -> Non
     once = kind is mixed or all(len(set(keys)) == config.batch_size for keys, _ in expected)  # its sets have equal keys
     assert once  # also where an epoch ends
     for phases in ([(2, STEPS)], [(4, STEPS)], [(8, STEPS)], [(2, 5), (1, 4), (8, 3)]):
-        found, at = train(config, *phases)
-        assert [keys for keys, _ in found] == [keys for keys, _ in expected] and at == end
-        for (_, tensors), (_, others) in zip(found, expected, strict=True):
-            assert tensors.keys() == others.keys()
-            assert all(torch.equal(tensors[name], others[name]) for name in tensors)  # views, bit for bit
+        are_equal(train(config, *phases), (expected, end))
+
+
+def are_equal(one: tuple[Batches, dict[int, int]], other: tuple[Batches, dict[int, int]]) -> None:
+    """Keys and positions, and the views bit for bit."""
+    assert [keys for keys, _ in one[0]] == [keys for keys, _ in other[0]] and one[1] == other[1]
+    for (_, found), (_, expected) in zip(one[0], other[0], strict=True):
+        assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_read_through_ray(tmp_path: Path) -> None:
     config = images_with_bad_samples(tmp_path)
-    expected, end = train(config, (1, STEPS))
-    readers = [reader(config, None, STEPS, rank=rank, world_size=2, inline=False) for rank in range(2)]
-    for keys, tensors in expected:
-        parts = [one.on_device(next(one)) for one in readers]
-        assert [key for part in parts for key in part.keys] == keys
-        assert torch.equal(torch.cat([part["image"] for part in parts]), tensors["image"])
-    assert {**readers[0].position, **readers[1].position} == end
-    for one in readers:
-        one.close()
+    are_equal(train(config, (2, STEPS), inline=False), train(config, (1, STEPS)))
 
 
 @pytest.mark.parametrize(

@@ -102,19 +102,6 @@ def test_more_tasks_read_while_the_trainer_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_reading_actor_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    config = TextStream(shards=write_text(tmp_path, (50, 30)), batch_size=8, window=16)
-    through_ray, inline = make(config, batches=60), make(config, batches=60, inline=True)
-    for step in range(60):
-        if step in (3, 30):
-            actor_process().send_signal(signal.SIGKILL)
-        one, other = next(through_ray), next(inline)
-        assert one.keys == other.keys and through_ray.position == inline.position
-    through_ray.close()
-    inline.close()
-
-
-@pytest.mark.usefixtures("local_ray")
 def test_the_actor_keeps_blocks_until_they_are_fetched(tmp_path: Path) -> None:
     """Ray may delete a block whose reference is between two processes (ray#58080): 130 of 22,663 in a bare loop."""
     stream = make(TextStream(shards=write_text(tmp_path, (64,)), batch_size=4, window=4), batches=12)
@@ -129,9 +116,10 @@ def test_the_actor_keeps_blocks_until_they_are_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_block_that_is_lost_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["actor", "block"])
+def test_what_is_lost_is_read_again(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = TextStream(shards=write_text(tmp_path, (50, 30)), batch_size=8, window=16)
-    through_ray, inline = make(config, batches=30), make(config, batches=30, inline=True)
+    through_ray, inline = make(config, batches=60), make(config, batches=60, inline=True)
     get, count = ray.get, itertools.count()
 
     def lossy(references: Any) -> Any:
@@ -139,10 +127,13 @@ def test_a_block_that_is_lost_is_read_again(tmp_path: Path, monkeypatch: pytest.
             raise ray.exceptions.ReferenceCountingAssertionError(references.hex(), "", "")
         return get(references)
 
-    monkeypatch.setattr(ray, "get", lossy)
-    for _ in range(30):
+    if lost == "block":
+        monkeypatch.setattr(ray, "get", lossy)
+    for step in range(60):
+        if lost == "actor" and step in (3, 30):
+            actor_process().send_signal(signal.SIGKILL)
         one, other = next(through_ray), next(inline)
         assert one.keys == other.keys and through_ray.position == inline.position
-    assert next(count) > 12
+    assert lost == "actor" or next(count) > 12
     through_ray.close()
     inline.close()

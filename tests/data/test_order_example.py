@@ -42,6 +42,7 @@ def table(rows: Iterable[tuple[str, str, str]]) -> str:
 
 
 def test_the_example_is_what_a_run_reads(tmp_path: Path) -> None:
+    """With every version of Python and numpy, so that a run can be resumed with another one."""
     for shard, count in SHARDS.items():
         write_tar(tmp_path / f"{shard}.tar", ((f"{shard}{i}.txt", b"text") for i in range(count)))
     config = TextStream(shards=str(tmp_path), batch_size=4, window=8, segments=8)

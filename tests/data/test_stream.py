@@ -7,15 +7,18 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Set
+from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from multicse.data.errors import DataError
 from multicse.data.order import tasks
@@ -49,28 +52,21 @@ def test_a_sample_has_other_views_in_every_epoch(tmp_path: Path) -> None:
     assert first.keys() == again.keys() and all(not torch.equal(first[key], again[key]) for key in first)
 
 
-class PretendedCuda:
-    """Stands in for a GPU: tensors are not moved, and `calls` contains every call in order."""
-
-    def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
-        self.name, self.calls = name, calls
-
-    def record_event(self) -> str:
-        self.calls.append(("record", self.name))
-        return f"event {sum(call[0] == 'record' for call in self.calls)}"
-
-    def wait_event(self, event: str) -> None:
-        self.calls.append(("wait", self.name, event))
-
-
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[list[tuple[Any, ...]]]:
+    """A GPU to which no tensor is moved; the list contains every call in order."""
     calls: list[tuple[Any, ...]] = []
     inside = ["nowhere"]
-    step = PretendedCuda("step", calls)
+
+    def made(name: str) -> SimpleNamespace:
+        def record() -> str:
+            calls.append(("record", name))
+            return f"event {sum(call[0] == 'record' for call in calls)}"
+
+        return SimpleNamespace(name=name, record_event=record, wait_event=lambda event: calls.append(("wait", name, event)))
 
     @contextlib.contextmanager
-    def stream(side: PretendedCuda) -> Iterator[None]:
+    def stream(side: SimpleNamespace) -> Iterator[None]:
         inside.append(side.name)
         yield
         inside.pop()
@@ -83,16 +79,13 @@ def pretended_gpu() -> Iterator[list[tuple[Any, ...]]]:
         calls.append(("copy", inside[-1], str(device), non_blocking))
         return tensor
 
-    def use(tensor: torch.Tensor, stream: PretendedCuda) -> None:
+    def use(tensor: torch.Tensor, stream: SimpleNamespace) -> None:
         calls.append(("use", stream.name))
 
-    cuda: dict[str, Any] = {
-        "Stream": lambda device: PretendedCuda("side", calls),
-        "stream": stream,
-        "device": lambda device: contextlib.nullcontext(),
-        "current_stream": lambda device: step,
-    }
-    with patch.multiple(torch.cuda, **cuda), patch.multiple(torch.Tensor, pin_memory=pin, to=to, record_stream=use):
+    step, here = made("step"), contextlib.nullcontext()
+    cuda: dict[str, Any] = {"Stream": lambda _: made("side"), "current_stream": lambda _: step, "device": lambda _: here}
+    tensors = patch.multiple(torch.Tensor, pin_memory=pin, to=to, record_stream=use)
+    with patch.multiple(torch.cuda, stream=stream, **cuda), tensors:
         yield calls
 
 
@@ -134,26 +127,34 @@ def test_an_error_after_a_batch_does_not_replace_the_batch(text: TextStream) -> 
         found.close()
 
 
-def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
-    """Return the samples `low` to `high` of a stream."""
-    good = np.array([i for i in range(low, high) if i not in skipped])
-    columns = {"_key": good.astype(str), "_next": good + 1, "_segment": 0 * good, "image": np.repeat(good[:, None], 3, 1)}
-    return Chunk(columns if len(good) else {}, [Skipped(i, str(i), "why") for i in skipped if low <= i < high])
+def numbered(low: int, high: int, bad: Set[tuple[int, int]] = frozenset(), segments: int = 1) -> Chunk:
+    """Return the samples `low` to `high` of all segments, except for those (segment, ordinal) that are bad."""
+    every = [(segment, i) for segment in range(segments) for i in range(low, high)]
+    good = np.array([one for one in every if one not in bad]).reshape(-1, 2)
+    segment, ordinal = good.T.copy()
+    columns = {"_key": ordinal.astype(str), "_segment": segment, "_next": ordinal + 1, "image": np.repeat(good[:, 1:], 3, 1)}
+    return Chunk(columns if len(good) else {}, [Skipped(i, str(i), "why", s) for s, i in every if (s, i) in bad])
 
 
-def test_batches_of_any_chunks() -> None:
-    skipped = (2, 5, 6, 7, 8, 15)
-    chunks = [numbered(low, high, skipped) for low, high in ((0, 3), (3, 5), (5, 8), (8, 13), (13, 17), (17, 30))]
-    got, ends = zip(*batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), [0], 4), strict=True)
-    assert ends == ({0: 5}, {0: 13}, {0: 18}, {0: 22}, {0: 26}, {0: 30})
-    assert [batch.columns["image"][:, 2].tolist() for batch in got] == [
-        [0, 1, 3, 4],
-        [9, 10, 11, 12],
-        [13, 14, 16, 17],
-        *([i, i + 1, i + 2, i + 3] for i in (18, 22, 26)),
-    ]
-    assert [[item.ordinal for item in batch.skipped] for batch in got] == [[2], [5, 6, 7, 8], [15], [], [], []]
-    assert all(batch.columns["_key"].tolist() == (batch.columns["_next"] - 1).astype(str).tolist() for batch in got)
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.data())
+def test_batches_of_any_chunks(data: Any) -> None:
+    """They are those of all samples at once, each with the samples that were skipped since the one before."""
+    share, segments = data.draw(st.integers(1, 5), "share"), data.draw(st.integers(1, 3), "segments")
+    bad = data.draw(st.sets(st.tuples(st.integers(0, segments - 1), st.integers(0, 19))), "bad")
+    cuts = sorted({0, 20, *data.draw(st.sets(st.integers(0, 20)), "cuts")})
+    chunks = (Chunk.from_block(numbered(low, high, bad, segments).to_block()) for low, high in pairwise(cuts))
+    good = [[i for i in range(20) if (segment, i) not in bad] for segment in range(segments)]
+    found, before = list(batches(chunks, range(segments), share)), dict.fromkeys(range(segments), 0)
+    assert len(found) == min(map(len, good)) // share
+    for number, (batch, ends) in enumerate(found):
+        wanted = [(s, i) for s in range(segments) for i in good[s][number * share : (number + 1) * share]]
+        assert ends == {s: i + 1 for s, i in wanted}
+        assert list(zip(batch.columns["_segment"], batch.columns["image"][:, 2], strict=True)) == wanted
+        assert batch.columns["_key"].tolist() == [str(i) for _, i in wanted]
+        skipped = {(item.segment, item.ordinal) for item in batch.skipped}
+        assert skipped == {(s, i) for s, i in bad if before[s] <= i < ends[s]} and len(skipped) == len(batch.skipped)
+        before = ends
 
 
 def test_a_block_is_read_without_a_copy() -> None:
@@ -186,20 +187,20 @@ def test_the_first_samples_only(text: TextStream) -> None:
         text.model_copy(update={"first": 81}).open()
 
 
-def test_if_all_samples_are_bad_the_reason_is_reported(tmp_path: Path) -> None:
-    shards = write_tar(tmp_path / "x.tar", ((f"bad{i}.png", b"no image") for i in range(12)))
-    config = ImageStream(shards=shards, label=None, batch_size=4, size=8, window=8, on_bad_sample="skip")
-    with pytest.raises(DataError, match=r"stream 'x'.*bad\d+"):
-        next(reader(config))
-
-
-def test_samples_that_are_left_for_no_batch_are_named(tmp_path: Path) -> None:
-    """Half of 40 samples are damaged, which is allowed, but a batch of 24 would have some of the others twice."""
-    samples = ((f"{i:02d}.json", json.dumps({"txt": f"text {i}" if i % 2 else ""}).encode()) for i in range(40))
-    shards = write_tar(tmp_path / "x.tar", samples)
+@pytest.mark.parametrize(
+    ("good", "batch_size", "said"),
+    [
+        (0, 4, r"stream 'x'.*/\d\d"),
+        (20, 24, r"'x'.*fewer than 24 samples.*streams\.x\.batch_size"),  # or it would have some of them twice
+    ],
+)
+def test_good_samples_that_fill_no_batch_are_told(good: int, batch_size: int, said: str, tmp_path: Path) -> None:
+    """Half of the samples may be damaged; of others, the reason is named."""
+    samples = ((f"{i:02d}.json", json.dumps({"txt": f"text {i}" if i % 2 and good else ""}).encode()) for i in range(40))
     skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.6}
-    with pytest.raises(DataError, match=r"'x'.*fewer than 24 samples.*streams\.x\.batch_size"):
-        next(reader(TextStream(shards=shards, columns=("txt",), batch_size=24, segments=1, **skip)))
+    shards = write_tar(tmp_path / "x.tar", samples)
+    with pytest.raises(DataError, match=said):
+        next(reader(TextStream(shards=shards, columns=("txt",), batch_size=batch_size, segments=1, **skip)))
 
 
 def test_a_seed_alone_decides_what_its_generator_draws() -> None:
@@ -212,10 +213,3 @@ def test_a_seed_alone_decides_what_its_generator_draws() -> None:
         rng = np.random.Generator(np.random.Philox(key=seed))
         assert values == (rng.random(), *rng.integers(2**63, size=3))
     assert len(set(drawn)) == 5 and not list(generators([]))
-
-
-def test_skipped_samples_are_reported_with_their_batch() -> None:
-    """Also if a chunk holds several batches."""
-    columns = {"_key": np.array(list("abcd")), "_segment": np.zeros(4, int), "_next": np.array([1, 2, 4, 5])}
-    found = batches([Chunk(columns, [Skipped(2, "x", "bad")])], [0], 2)
-    assert [[item.key for item in made.skipped] for made, _ in found] == [[], ["x"]]

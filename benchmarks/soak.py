@@ -4,8 +4,8 @@
 
 A demo trains, evaluates and saves checkpoints, in this process or through Ray. Every some hundred steps each of its
 processes is measured: anonymous memory (its own, ``Pss_Anon``), shared memory, open files and threads. The slopes are those
-of the second half, in which caches are full; the command fails if one of anonymous memory is above ``--most`` MB per
-thousand steps.
+of the second half of a process's life, in which caches are full: Ray replaces processes that execute tasks. The command
+fails if one of anonymous memory is above ``--most`` MB per thousand steps.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def last_step(journal: Path) -> int:
 
 
 def watch(method: str, workers: int, steps: int, smaller: int | None, folder: Path) -> Measured:
-    """Train a demo and measure its processes, of which those that live for the whole second half are returned."""
+    """Train a demo and return the second half of every process that lives for a third of the second half of the run."""
     command = [sys.executable, f"pipelines/{method}.py", "demo"]
     settings = {
         "run.max_steps": steps,
@@ -110,10 +110,10 @@ def watch(method: str, workers: int, steps: int, smaller: int | None, folder: Pa
         sys.exit(f"{command} failed:\n{(folder / 'log').read_text()[-3000:]}")
     lasting: Measured = {}
     for (_, name), points in found.items():
-        late = [point for point in points if point[0] >= steps // 2]
-        if len(late) >= POINTS // 3:
+        if len([step for step, _ in points if step >= steps // 2]) >= POINTS // 6:
             number = sum(other.partition(" ")[0] == name for other in lasting)
-            lasting[f"{name} {number + 1}" if number else name] = late
+            middle = (points[0][0] + points[-1][0]) / 2
+            lasting[f"{name} {number + 1}" if number else name] = [point for point in points if point[0] >= middle]
     return lasting
 
 

@@ -4,16 +4,12 @@ A setting is set to other values of its type, and three steps are trained with t
 beyond the recorded recipe, or the error must name the setting. `SHOWN` lists the settings whose effect these steps cannot
 show, each with a test that shows it. Settings that many recipes share are tested in one of them, by ``make test-cluster`` in
 four, and with MULTICSE_SETTINGS=all in all.
-
-``python -m tests.trainers.test_effects FOLDER`` prints all settings with what shows their effect.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_origin
 
@@ -27,157 +23,79 @@ from tests.conftest import ROOT
 from tests.trainers.effects import Setting, observed, others, settings
 from tests.worlds import recipes
 
-SHOWN: dict[str, dict[str, str]] = {
-    "examples/test_new_modality.py": {
-        "NonLingSettings.modalities": "modalities_are_added_to_the_methods_with_images",
-    },
-    "data/streams/test_triplets.py": {
-        "TripletTextStream.on_bad_sample": "sentences_without_a_candidate_are_skipped_and_counted",
-        "TripletTextStream.without_candidate": "sentences_without_a_candidate_are_skipped_and_counted",
-        "TripletTextStream.max_skipped_share": "the_stream_stops_if_more_than_the_allowed_share_is_skipped",
-        "StreamConfig.max_skipped_share": "the_stream_stops_if_more_than_the_allowed_share_is_skipped",
-        "TripletTextStream.words": "limits_of_the_number_of_words",
-        "TripletTextStream.choose": "adjectives_only",
-        "TripletTextStream.antonym": "the_first_antonym_or_any",
-    },
-    "data/streams/test_pairs.py": {
-        "CaptionedStream.captions": "an_epoch_draws_one_of_the_captions_of_a_sample",
-        "CaptionedStream.label": "class_templates_make_captions",
-        "CaptionedStream.templates": "class_templates_make_captions",
-        "CaptionedStream.classes": "class_templates_make_captions",
-    },
-    "data/streams/test_decode.py": {
-        "LabelledStream.label": "label",
-    },
-    "data/streams/test_preprocess.py": {
-        "AudioInput.features": "clap_log_mel_is_transformers",
-        "AudioInput.n_fft": "clap_log_mel_is_transformers",
-        "AudioInput.hop": "clap_log_mel_is_transformers",
-        "AudioInput.low_hz": "clap_log_mel_is_transformers",
-        "AudioInput.high_hz": "clap_log_mel_is_transformers",
-        "AudioInput.rate": "prepare_sounds_takes_the_middle_repeats_and_resamples",
-    },
-    "data/test_forms.py": {
-        "TextStream.keep_empty": "any_form_is_the_same_stream",
-        "TextStream.columns": "any_form_is_the_same_stream",
-        "LexiconTextStream.columns": "any_form_is_the_same_stream",
-    },
-    "data/test_shards.py": {
-        "StreamConfig.shards": "expand",
-    },
-    "data/test_executor.py": {
-        "StreamConfig.read_ahead": "readers_that_are_ahead_stop_and_cost_next_to_nothing",
-    },
-    "data/test_lexicon.py": {
-        "LexiconTextStream.lexicon": "a_thesaurus_of_another_language_becomes_a_lexicon",
-    },
-    "models/test_model_folders.py": {
-        "EncoderConfig.path": "a_pooling_means_the_same_in_recipes_and_evaluation",
-    },
-    "models/test_towers.py": {
-        "ViTTower.path": "clip_and_clap_folders",
-        "AudioTower.path": "ast_folder",
-    },
-    "models/test_word_encoder.py": {
-        "WordEncoderConfig.letters": "cleaning",
-        "WordEncoderConfig.unknown": "redrawn_words_differ_between_sentences_and_epochs",
-    },
-    "data/test_vector_files.py": {
-        "WordEncoderConfig.vectors": "equal_seeds_give_bitwise_equal_vectors_in_every_process",
-        "WordEncoderConfig.dim": "equal_seeds_give_bitwise_equal_vectors_in_every_process",
-        "WordEncoderConfig.epochs": "equal_seeds_give_bitwise_equal_vectors_in_every_process",
-    },
-    "pipelines/test_pretrain.py": {
-        "FreshStartConfig.fresh": "text_and_settings_decide_the_start",
-    },
-    "pipelines/test_clip_runs.py": {
-        "Recipe.lead": "in_process",
-        "CLIPConfig.nli": "in_process",
-        "CLIPConfig.nli_sentences": "in_process",
-    },
-    "pipelines/test_recipes.py": {
-        "Recipe.name": "no_two_recipes_are_the_same_experiment",
-    },
-    "pipelines/test_export.py": {
-        "ExportConfig.whiten": "a_whitened_export_is_the_checkpoint_whitened",
-        "ExportConfig.dimensions": "a_whitened_export_is_the_checkpoint_whitened",
-        "RunConfig.push_to_hub": "an_export_is_uploaded_to_the_hub",
-    },
-    "pipelines/test_sweep.py": {
-        "StreamConfig.cpus": "the_arithmetic_of_resources",
-    },
-    "evaluation/tasks/test_sts.py": {
-        "EvaluationConfig.data": "senteval_layout_of_the_absent_sets",
-    },
-    "trainers/test_recipe.py": {
-        "RunConfig.epochs": "steps_of_a_share_of_epochs_are_not_rounded_up",  # without run.max_steps
-    },
-    "trainers/test_methods.py": {
-        "SimCSEConfig.supervised": "losses_are_the_formulas_of_their_views",
-        "SimCSEConfig.hard_negative_log_weight": "losses_are_the_formulas_of_their_views",
-        "NonLingSettings.summed": "updates",
-        "MultiCSEConfig.summed": "updates",
-        "ImagePatchesConfig.path": "image_patches_are_vit_embeddings",
-        "AudioConfig.path": "audio_patches_from_an_ast_folder",
-    },
-    "trainers/test_mocoutrl.py": {
-        "MoCoUTRLConfig.mean_with_padding": "disagree_6_3_released_mean_counts_padding",
-    },
-    "trainers/test_multicse.py": {
-        "MultiCSEConfig.antonyms": "synonyms_are_positives_and_antonyms_hard_negatives",
-    },
-    "trainers/test_sgbert.py": {
-        "SGBERTConfig.positive": "back_translation_differs_from_sg_only_in_the_positives",
-    },
-    "trainers/engine/test_engine.py": {
-        "EvaluationConfig.patience": "early_stopping_counts_evaluations_without_a_better_score",
-        "EvaluationConfig.patience_counts": "disagree_3_6_what_patience_counts_and_what_is_kept",
-        "EvaluationConfig.keep": "disagree_3_6_what_patience_counts_and_what_is_kept",
-        "EvaluationConfig.choose_untrained": "the_untrained_weights_can_be_excluded_from_selection",
-        "RunConfig.compile": "a_compiled_encoder_has_the_same_losses",
-    },
-    "trainers/engine/test_features.py": {
-        "StreamConfig.weights": "a_run_with_every_setting_resumes_exactly",
-    },
-    "trainers/engine/test_guests.py": {
-        "RunConfig.callbacks": "a_callback_gets_a_copy_of_the_metrics",
-    },
-    "trainers/engine/test_launch.py": {
-        "StreamConfig.on_bad_sample": "skipped_samples_are_in_the_summary",
-        "RunConfig.threads": "threads_of_torch_spin_only_briefly",
-    },
-    "trainers/engine/test_output.py": {
-        "RunConfig.output_dir": "two_runs_do_not_share_a_folder",
-        "RunConfig.resume": "the_same_command_resumes_a_run",
-        "RunConfig.overwrite": "starting_over_ends_the_dead_run",
-        "RunConfig.storage": "a_storage_of_another_run_is_refused",
-    },
-    "trainers/engine/test_precision.py": {
-        "RunConfig.tf32": "tf32_reaches_torch",
-    },
-    "trainers/engine/test_sharding.py": {
-        "RunConfig.sharded": "losses_weights_and_resume_equal_unsharded_training",
-        "RunConfig.gradient_checkpointing": "losses_weights_and_resume_equal_unsharded_training",
-    },
-    "trainers/engine/test_tracking.py": {
-        "RunConfig.tracking_uri": "metrics_reach_the_run",
-        "RunConfig.report_to": "without_mlflow_a_run_has_its_journal_and_is_sent_later",
-        "RunConfig.experiment": "a_run_has_its_parameters_and_environment",
-        "RunConfig.register_as": "the_folder_of_a_finished_run_can_be_sent_repeatedly",
-    },
-    "trainers/engine/test_watchdog.py": {
-        "RunConfig.step_timeout": "a_stream_is_named_and_the_process_ends",
-    },
-    "trainers/test_effects.py": {
-        "RunConfig.num_workers": "resources_of_a_run_reach_ray",
-        "RunConfig.cpus_per_worker": "resources_of_a_run_reach_ray",
-        "RunConfig.gpus_per_worker": "resources_of_a_run_reach_ray",
-        "RunConfig.max_failures": "resources_of_a_run_reach_ray",
-        "RunConfig.verbose": "messages_of_libraries_are_hidden",
-    },
+SHOWN = """
+examples/test_new_modality.py modalities_are_added_to_the_methods_with_images: NonLingSettings.modalities
+data/streams/test_triplets.py sentences_without_a_candidate_are_skipped_and_counted: TripletTextStream.on_bad_sample
+data/streams/test_triplets.py sentences_without_a_candidate_are_skipped_and_counted: TripletTextStream.without_candidate
+data/streams/test_triplets.py the_stream_stops_if_more_than_the_allowed_share_is_skipped: TripletTextStream.max_skipped_share
+data/streams/test_triplets.py the_stream_stops_if_more_than_the_allowed_share_is_skipped: StreamConfig.max_skipped_share
+data/streams/test_triplets.py limits_of_the_number_of_words: TripletTextStream.words
+data/streams/test_triplets.py adjectives_only: TripletTextStream.choose
+data/streams/test_triplets.py the_first_antonym_or_any: TripletTextStream.antonym
+data/streams/test_pairs.py an_epoch_draws_one_of_the_captions_of_a_sample: CaptionedStream.captions
+data/streams/test_pairs.py class_templates_make_captions: CaptionedStream.label CaptionedStream.templates
+data/streams/test_pairs.py class_templates_make_captions: CaptionedStream.classes
+data/streams/test_decode.py label: LabelledStream.label
+data/streams/test_preprocess.py clap_log_mel_is_transformers: AudioInput.features AudioInput.n_fft AudioInput.hop
+data/streams/test_preprocess.py clap_log_mel_is_transformers: AudioInput.low_hz AudioInput.high_hz
+data/streams/test_preprocess.py prepare_sounds_takes_the_middle_repeats_and_resamples: AudioInput.rate
+data/test_forms.py any_form_is_the_same_stream: TextStream.keep_empty TextStream.columns LexiconTextStream.columns
+data/test_shards.py expand: StreamConfig.shards
+data/test_executor.py readers_that_are_ahead_stop_and_cost_next_to_nothing: StreamConfig.read_ahead
+data/test_lexicon.py a_thesaurus_of_another_language_becomes_a_lexicon: LexiconTextStream.lexicon
+models/test_model_folders.py a_pooling_means_the_same_in_recipes_and_evaluation: EncoderConfig.path
+models/test_towers.py clip_and_clap_folders: ViTTower.path
+models/test_towers.py ast_folder: AudioTower.path
+models/test_word_encoder.py cleaning: WordEncoderConfig.letters
+models/test_word_encoder.py redrawn_words_differ_between_sentences_and_epochs: WordEncoderConfig.unknown
+data/test_vector_files.py equal_seeds_give_bitwise_equal_vectors_in_every_process: WordEncoderConfig.vectors
+data/test_vector_files.py equal_seeds_give_bitwise_equal_vectors_in_every_process: WordEncoderConfig.dim
+data/test_vector_files.py equal_seeds_give_bitwise_equal_vectors_in_every_process: WordEncoderConfig.epochs
+pipelines/test_pretrain.py text_and_settings_decide_the_start: FreshStartConfig.fresh
+pipelines/test_clip_runs.py in_process: Recipe.lead CLIPConfig.nli CLIPConfig.nli_sentences
+pipelines/test_recipes.py no_two_recipes_are_the_same_experiment: Recipe.name
+pipelines/test_export.py a_whitened_export_is_the_checkpoint_whitened: ExportConfig.whiten ExportConfig.dimensions
+pipelines/test_export.py an_export_is_uploaded_to_the_hub: RunConfig.push_to_hub
+pipelines/test_sweep.py the_arithmetic_of_resources: StreamConfig.cpus
+evaluation/tasks/test_sts.py senteval_layout_of_the_absent_sets: EvaluationConfig.data
+trainers/test_recipe.py steps_of_a_share_of_epochs_are_not_rounded_up: RunConfig.epochs
+trainers/test_methods.py losses_are_the_formulas_of_their_views: SimCSEConfig.supervised
+trainers/test_methods.py losses_are_the_formulas_of_their_views: SimCSEConfig.hard_negative_log_weight
+trainers/test_methods.py updates: NonLingSettings.summed MultiCSEConfig.summed
+trainers/test_methods.py image_patches_are_vit_embeddings: ImagePatchesConfig.path
+trainers/test_methods.py audio_patches_from_an_ast_folder: AudioConfig.path
+trainers/test_mocoutrl.py disagree_6_3_released_mean_counts_padding: MoCoUTRLConfig.mean_with_padding
+trainers/test_multicse.py synonyms_are_positives_and_antonyms_hard_negatives: MultiCSEConfig.antonyms
+trainers/test_sgbert.py back_translation_differs_from_sg_only_in_the_positives: SGBERTConfig.positive
+trainers/engine/test_engine.py early_stopping_counts_evaluations_without_a_better_score: EvaluationConfig.patience
+trainers/engine/test_engine.py disagree_3_6_what_patience_counts_and_what_is_kept: EvaluationConfig.patience_counts
+trainers/engine/test_engine.py disagree_3_6_what_patience_counts_and_what_is_kept: EvaluationConfig.keep
+trainers/engine/test_engine.py the_untrained_weights_can_be_excluded_from_selection: EvaluationConfig.choose_untrained
+trainers/engine/test_engine.py a_compiled_encoder_has_the_same_losses: RunConfig.compile
+trainers/engine/test_features.py a_run_with_every_setting_resumes_exactly: StreamConfig.weights
+trainers/engine/test_guests.py a_callback_gets_a_copy_of_the_metrics: RunConfig.callbacks
+trainers/engine/test_launch.py skipped_samples_are_in_the_summary: StreamConfig.on_bad_sample
+trainers/engine/test_launch.py threads_of_torch_spin_only_briefly: RunConfig.threads
+trainers/engine/test_output.py a_refused_command_changes_no_file: RunConfig.output_dir
+trainers/engine/test_output.py a_storage_of_another_run_is_refused: RunConfig.storage
+trainers/engine/test_output.py the_same_command_resumes_a_run: RunConfig.resume
+trainers/engine/test_output.py starting_over_ends_the_dead_run: RunConfig.overwrite
+trainers/engine/test_precision.py tf32_reaches_torch: RunConfig.tf32
+trainers/engine/test_sharding.py losses_weights_and_resume_equal_unsharded_training: RunConfig.sharded
+trainers/engine/test_sharding.py losses_weights_and_resume_equal_unsharded_training: RunConfig.gradient_checkpointing
+trainers/engine/test_tracking.py metrics_reach_the_run: RunConfig.tracking_uri
+trainers/engine/test_tracking.py without_mlflow_a_run_has_its_journal_and_is_sent_later: RunConfig.report_to
+trainers/engine/test_tracking.py a_run_has_its_parameters_environment_and_data_sets_without_secrets: RunConfig.experiment
+trainers/engine/test_tracking.py the_folder_of_a_finished_run_can_be_sent_repeatedly: RunConfig.register_as
+trainers/engine/test_watchdog.py a_stream_is_named_and_the_process_ends: RunConfig.step_timeout
+trainers/test_effects.py resources_of_a_run_reach_ray: RunConfig.num_workers RunConfig.cpus_per_worker
+trainers/test_effects.py resources_of_a_run_reach_ray: RunConfig.gpus_per_worker RunConfig.max_failures
+trainers/test_effects.py messages_of_libraries_are_hidden: RunConfig.verbose
+"""
+"""File and name (without `test_`) of a test, and the settings whose effect it shows, because the steps cannot."""
+ELSEWHERE = {
+    key: (file, f"test_{name}") for file, name, keys in re.findall(r"(\S+) (\S+): (.+)", SHOWN) for key in keys.split()
 }
-"""Settings whose effect is not in the steps: file and name (without `test_`) of the test that shows it."""
-ELSEWHERE = {key: (file, f"test_{name}") for file, tests in SHOWN.items() for key, name in tests.items()}
 WITH: dict[str, dict[str, Any]] = {
     "NegativesConfig.margin_strategy": {"margin": 0.01},
     "NegativesConfig.guide": {"margin": 0.01},
@@ -348,23 +266,3 @@ def test_messages_of_libraries_are_hidden(verbose: bool, world: dict[str, Recipe
     with pytest.raises(KeyboardInterrupt):
         launch.run_recipe(world["simcse"].replace("run.verbose", verbose))
     assert bool(hidden) is not verbose
-
-
-def main(folder: Path) -> None:
-    """Print every setting with what shows its effect."""
-    made = recipes(folder)
-    shown = {key: f"{file}::{name}" for key, (file, name) in ELSEWHERE.items()}
-    before = dict[str, str]()
-    for paper, recipe in made.items():
-        for setting in settings(recipe):
-            if setting.key not in shown:
-                found = None if _is_constant(setting) else effects(recipe, setting, before)
-                if found is None or found.some:
-                    value = "constant" if found is None else f"{setting.path}={found.some[0]!r} in {paper}/smoke"
-                    shown[setting.key] = value
-    for key, value in sorted(shown.items()):
-        print(f"{key:45} {value}")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

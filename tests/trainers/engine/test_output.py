@@ -18,6 +18,7 @@ import pytest
 
 from multicse.trainers.engine import deliver, record
 from multicse.trainers.engine.export import HubError
+from multicse.trainers.engine.inputs import inputs
 from multicse.trainers.engine.launch import run_recipe
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.record import DRIVER, locked
@@ -83,6 +84,10 @@ def resumed_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and not file.name.endswith(".lock")}
+
+
 def weights(output: Path) -> bytes:
     return (output / "export" / "model.safetensors").read_bytes()
 
@@ -94,16 +99,12 @@ def test_the_same_command_resumes_a_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """From the last complete checkpoint, bit-identically, as the same MLflow run, with each step once. Users' files stay."""
+    """From the last complete checkpoint, bit-identically, as the same MLflow run, with each step once; then never."""
     broken = recipe.replace("run.logging_steps", 2).replace("evaluation.keep", "last")
     expected = run_recipe(broken.replace("run.output_dir", str(tmp_path / "whole")))
     dies(monkeypatch, broken, 4)
     (dead,) = runs(recipe).keys() - {expected["mlflow_run_id"]}
     assert runs(recipe)[dead] == "RUNNING"
-    mine = [tmp_path / "run" / folder / "thesis.txt" for folder in ("checkpoint", "export")]
-    for file in mine:
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("mine")
     summary = run_recipe(broken)
     assert resumed_at == [3] and summary["mlflow_run_id"] == dead
     assert "latest checkpoint: step 3" in capsys.readouterr().out
@@ -111,66 +112,14 @@ def test_the_same_command_resumes_a_run(
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
     assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])
     assert [step for step, _ in losses(recipe, dead)] == [2, 4, 6]
-    assert [file.read_text() for file in mine] == ["mine", "mine"]
-
     moved = (tmp_path / "run").rename(tmp_path / "moved")  # its summary names files that exist
     there = run_recipe(broken.replace("run.output_dir", str(moved)))
     assert there["export"] == str(moved / "export") and Path(there["checkpoint"]).is_dir()
     moved.rename(tmp_path / "run")
-
-    # A finished run is not repeated, and another recipe does not replace it by accident.
-    written = (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns
     assert run_recipe(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
-    other = broken.replace("optim.text.lr", 2e-3)
-    with pytest.raises(RecipeError, match=r"finished run .*optim\.text\.lr: 0\.001 there, 0\.002 here.*run\.overwrite"):
-        run_recipe(other)
-    assert (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns == written
-    again = run_recipe(other.replace("run.overwrite", True))
+    again = run_recipe(broken.changed({"optim.text.lr": 2e-3, "run.overwrite": True}))
     assert again["identity"] != summary["identity"] and weights(tmp_path / "run") != weights(tmp_path / "whole")
-    assert [file.read_text() for file in mine] == ["mine", "mine"]
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
-
-
-def test_a_checkpoint_of_other_samples_is_refused(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the folder of the run is lost; the samples' digests are in the checkpoint."""
-    remote = recipe.replace("run.storage", f"file://{tmp_path}/store")
-    dies(monkeypatch, remote, 5)
-    shutil.rmtree(remote.run.output_dir)
-    for _ in range(2):
-        with (
-            monkeypatch.context() as patch,
-            pytest.raises(CheckpointError, match=r"have changed .*run\.resume never"),
-        ):
-            patch.setattr("multicse.data.shards.ShardSet.digest", "another")
-            run_recipe(remote)
-    assert run_recipe(remote)["steps"] == 6
-
-
-def test_a_frozen_copy_of_another_encoder_is_refused(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A teacher is not in the checkpoint, so it is compared, also if nothing else is known of its encoder."""
-    encoder = shutil.copytree(recipe.flat()["encoder.path"], tmp_path / "encoder")
-    guided = SimCSEConfig(head="none", negatives=NegativesConfig(margin=0.1, guide="frozen"))
-    content = text_only(recipe).model_dump() | {"method": guided}
-    remote = Recipe.model_validate(content).changed(
-        {"run.storage": f"file://{tmp_path}/store", "encoder.path": str(encoder), "evaluation.eval_steps": 2}
-    )
-    whole = run_recipe(remote.replace("run.output_dir", str(tmp_path / "whole")))
-    dies(monkeypatch, remote, 5)
-    shutil.rmtree(remote.run.output_dir)
-    file = encoder / "model.safetensors"
-    before = file.read_bytes()
-    file.write_bytes(before[:-4] + b"\0\0\1\1")
-    with pytest.raises(
-        CheckpointError, match=r"encoder\.path, frozen copy in method\.judge have changed .*run\.resume never"
-    ):
-        run_recipe(remote)
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"^frozen copy in method\.judge has changed"):
-        patch.setattr("multicse.trainers.engine.loop.inputs", lambda _: {})
-        run_recipe(remote)
-    file.write_bytes(before)
-    assert run_recipe(remote)["fingerprints"] == whole["fingerprints"]
 
 
 @pytest.fixture
@@ -183,6 +132,78 @@ def saved(place: Path) -> list[str]:
     return sorted(folder.name[-1] for folder in place.glob("**/step-*"))
 
 
+def test_a_checkpoint_of_other_inputs_is_refused(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the folder of the run is lost: digests are in the checkpoint.
+
+    A teacher is not in it, so it is compared, even if nothing else is known of its encoder.
+    """
+    encoder = shutil.copytree(short.flat()["encoder.path"], tmp_path / "encoder")
+    guided = SimCSEConfig(head="none", negatives=NegativesConfig(margin=0.1, guide="frozen"))
+    remote = Recipe.model_validate(short.model_dump() | {"method": guided})
+    remote = remote.changed({"run.storage": f"file://{tmp_path}/store", "encoder.path": str(encoder)})
+    whole = run_recipe(remote.replace("run.output_dir", str(tmp_path / "whole")))
+    dies(monkeypatch, remote, 5)
+    shutil.rmtree(remote.run.output_dir)
+    file, loop = encoder / "model.safetensors", "multicse.trainers.engine.loop.inputs"
+    before = file.read_bytes()
+    after = before[:-4] + b"\0\0\1\1"
+    for content, replaced, value, named in (
+        (before, "multicse.data.shards.ShardSet.digest", "another", r"^streams\.text\.shards has changed .*resume never"),
+        (after, loop, inputs, r"^encoder\.path, frozen copy in method\.judge have changed .*run\.resume never"),
+        (after, loop, lambda _: {}, r"^frozen copy in method\.judge has changed"),
+    ):
+        file.write_bytes(content)
+        with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=named):
+            patch.setattr(replaced, value)
+            run_recipe(remote)
+    file.write_bytes(before)
+    assert run_recipe(remote)["fingerprints"] == whole["fingerprints"]
+
+
+Refusals = list[tuple[dict[str, Any], str]]
+OF_DEAD_RUNS: Refusals = [
+    ({"run.seed": 7}, r"unfinished run .*run\.seed: 42 there, 7 here"),
+    ({"run.storage": "file:///x"}, r"run\.storage has changed .* are in this folder, not in file://.*run\.resume never"),
+]
+PERMANENT = ({"run.resume": "never"}, r"permanent checkpoints .* of step 3, 2, 1\. .*run\.overwrite to delete")
+OF_FINISHED_RUNS: Refusals = [
+    ({"optim.text.lr": 2e-3}, r"finished run .*optim\.text\.lr: 0\.001 there, 0\.002 here.*run\.overwrite"),
+    ({"export.whiten": True}, r"finished run with other settings: export\.whiten.* OUT --export\.whiten True$"),
+]
+
+
+def refused(recipe: Recipe, *refusals: tuple[dict[str, Any], str]) -> None:
+    """Check that each change of a command is refused with a message, and that no file of the test changes."""
+    place = Path((recipe.run.tracking_uri or "").removeprefix("sqlite:///")).parent
+    for changes, named in refusals:
+        before = files_of(place)
+        with pytest.raises(RecipeError, match=named):
+            run_recipe(recipe.changed(changes))
+        assert files_of(place) == before, changes
+
+
+def test_a_refused_command_changes_no_file(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names what differs and the way out; permanent checkpoints stay until a run is overwritten."""
+    output, short = tmp_path / "run", short.replace("run.keep_every", 3)
+    with locked(output):
+        refused(short, ({}, rf"run\.output_dir=.*in use by process {os.getpid()} on"))
+    (output / "export").mkdir()
+    refused(short, ({}, r"run\.output_dir=.* contains export"))  # not written by a run
+    (output / "export").rmdir()
+    dies(monkeypatch, short.replace("run.keep_every", 1), 4)
+    refused(short, PERMANENT)
+    content = (output / "run.json").read_text()
+    (output / "run.json").write_text('{"run": "of before"}')
+    refused(short, ({}, r"another version.*run\.overwrite"))
+    (output / "run.json").write_text(content)
+    run_recipe(short)
+    assert saved(output) == ["1", "2", "3", "5", "6"]
+    refused(short, *OF_FINISHED_RUNS)
+    for keep_every, kept in ((3, ["3", "5", "6"]), (None, ["5", "6"])):
+        run_recipe(short.changed({"run.keep_every": keep_every, "run.overwrite": True}))
+        assert saved(output) == kept
+
+
 def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path) -> None:
     """The last two parts of both outputs are equal; and a copy of an output folder has the ID of its run."""
     one, two = (
@@ -190,28 +211,21 @@ def test_a_storage_of_another_run_is_refused(short: Recipe, tmp_path: Path) -> N
         for user in ("one", "two")
     )
     run_recipe(one)
-    before = saved(tmp_path / "store")
-    for copied in (False, True):
-        if copied:
-            shutil.copytree(one.run.output_dir, two.run.output_dir)
-            record.update(tmp_path / "two" / "runs" / "x", {"state": "trained"})
-        for overwrite in (False, True):
-            with pytest.raises(RecipeError, match=r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"):
-                run_recipe(two.replace("run.overwrite", overwrite))
-        assert saved(tmp_path / "store") == before
+    named = r"store.* contains the checkpoints of run \w+ in .*one/runs/x on .*two/"
+    refused(two, ({}, named), ({"run.overwrite": True}, named))
+    shutil.copytree(one.run.output_dir, two.run.output_dir)
+    record.update(tmp_path / "two" / "runs" / "x", {"state": "trained"})
+    refused(two, ({}, named), ({"run.overwrite": True}, named))
 
 
-@pytest.mark.parametrize("keep_every", [None, 3])
-def test_permanent_checkpoints_of_every_attempt_stay(
-    short: Recipe, tmp_path: Path, keep_every: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dies(monkeypatch, short.replace("run.keep_every", 1), 4)
-    with pytest.raises(RecipeError, match=r"permanent checkpoints .* of step 3, 2, 1\. .*run\.overwrite to delete"):
-        run_recipe(short.replace("run.resume", "never"))
-    run_recipe(short.replace("run.keep_every", keep_every))
-    assert saved(tmp_path / "run") == ["1", "2", "3", "5", "6"]
-    run_recipe(short.changed({"run.keep_every": keep_every, "run.overwrite": True}))
-    assert saved(tmp_path / "run") == (["5", "6"] if keep_every is None else ["3", "5", "6"])
+def test_starting_over_ends_the_dead_run(short: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = short.replace("run.keep_every", None)
+    dies(monkeypatch, short, 5)
+    (dead,) = runs(short)
+    refused(short, *OF_DEAD_RUNS)
+    summary = run_recipe(short.replace("run.resume", "never"))
+    assert runs(short) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
+    assert [step for step, _ in losses(short, summary["mlflow_run_id"])] == [*range(1, 7)]
 
 
 @pytest.mark.parametrize("storage", [True, False])
@@ -322,50 +336,10 @@ def test_the_command_of_a_finished_run_does_what_is_new(
 
     run_recipe(new.changed({"run.keep_every": 1, "run.num_workers": 1}))
     assert "Without effect on a finished run: run.keep_every (--run.overwrite" in capsys.readouterr().out
-    with pytest.raises(RecipeError, match=r"finished run with other settings: export\.whiten.* OUT --export\.whiten True$"):
-        run_recipe(new.replace("export.whiten", True))
     shutil.rmtree(output / "export")
     shutil.rmtree(encoder)
     with pytest.raises(RecipeError, match=r"is missing and cannot be written again: encoder\.path.* --run\.overwrite"):
         run_recipe(new)
-
-
-def test_starting_over_ends_the_dead_run(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other commands are refused with their difference to the run."""
-    with pytest.raises(RecipeError, match=r"run\.resume='must'"):
-        run_recipe(recipe.replace("run.resume", "must"))
-    dies(monkeypatch, recipe, 5)
-    (dead,) = runs(recipe)
-    with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
-        run_recipe(recipe.replace("run.seed", 7))
-    with pytest.raises(
-        RecipeError, match=r"run\.storage has changed .* are in this folder, not in file://.*run\.resume never"
-    ):
-        run_recipe(recipe.replace("run.storage", f"file://{tmp_path}/store"))
-    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards has changed"):
-        patch.setattr("multicse.trainers.engine.run.inputs", lambda _: {"streams.text.shards": "another"})
-        run_recipe(recipe)
-    file = Path(recipe.run.output_dir) / "run.json"
-    content = file.read_text()
-    file.write_text('{"run": "of before"}')
-    with pytest.raises(RecipeError, match=r"another version.*run\.overwrite"):
-        run_recipe(recipe)
-    file.write_text(content)
-    summary = run_recipe(recipe.replace("run.resume", "never"))
-    assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
-    assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [*range(1, 7)]
-
-
-def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
-    with (
-        locked(tmp_path / "run"),
-        pytest.raises(RecipeError, match=rf"run\.output_dir=.*in use by process {os.getpid()} on"),
-    ):
-        run_recipe(recipe)
-    assert not (tmp_path / "run" / "recipe.json").exists()
-    (tmp_path / "run" / "export").mkdir()
-    with pytest.raises(RecipeError, match=r"run\.output_dir=.* contains export"):  # not written by a run
-        run_recipe(recipe)
 
 
 def test_a_run_waits_for_a_worker_that_is_about_to_end(tmp_path: Path) -> None:

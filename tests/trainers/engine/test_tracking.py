@@ -13,10 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from io import FileIO
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from multicse.trainers.engine import record
 from multicse.trainers.engine.journal import Journal
@@ -25,7 +27,7 @@ from multicse.trainers.engine.mlflow_server import TrackingError, connect, metri
 from multicse.trainers.engine.stop import Interrupted
 from multicse.trainers.engine.tracking import RunHandle, Sender, Tracker, open_run, sync
 from multicse.trainers.method import Method
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 from tests import worlds
 
 WITHOUT = "import sys; sys.modules['ray'] = sys.modules['mlflow'] = None; import multicse; "
@@ -54,43 +56,25 @@ def content(run: RunHandle) -> Any:
     return MlflowClient(run.uri).get_run(run.run_id)
 
 
-def write(path: Path, run: RunHandle, steps: range) -> None:
-    """Write a journal whose metric ``m`` is the step, without sending it."""
-    book = Journal(path, run.run_id, run.uri)
-    for step in steps:
-        book.append({"step": step, "time": 1_000_000 + step, "metrics": {"m": float(step)}})
-    book.close()
-
-
-def send(path: Path, run: RunHandle) -> None:
-    Sender(Journal(path), run.uri, run.run_id).send()
-
-
-def test_a_run_has_its_parameters_and_environment(uri: str) -> None:
-    params = {f"p{i}": i for i in range(150)} | {"long": "x" * 7000, "optim.image+text.lr": None}
-    data = content(open_run(uri, "many", "b-run", params, {"identity": "abc"})).data
-    assert len(data.params) == 152
+def test_a_run_has_its_parameters_environment_and_data_sets_without_secrets(uri: str) -> None:
+    """Once, also if it is opened again; MLflow's limits on names and lengths are kept."""
+    url, hidden = "s3://me:hidden@bucket/x.tar?token=hidden", "s3://***@bucket/x.tar?token=***"
+    params = {f"p{i}": i for i in range(150)} | {"long": "x" * 7000, "optim.image+text.lr": None, "shards": url}
+    row = {"stream": "text", "name": "wiki", "place": "s3://bucket/wiki", "digest": "0123456789abcdef", "samples": 20}
+    sets = [{**row, "licence": "CC BY-SA 4.0", "source": "here", "languages": ("en",)}]
+    run = open_run(uri, "many", "b-run", params, {"identity": "abc", "changed.shards": url}, data=sets)
+    open_run(uri, "many", "b-run", params, run_id=run.run_id, data=sets)
+    data, inputs = content(run).data, content(run).inputs.dataset_inputs
+    assert len(data.params) == 153
     assert data.params["p149"] == "149" and data.params["optim.image_text.lr"] == "None"
     assert data.params["long"] == "x" * 6000
+    assert data.params["shards"] == data.tags["changed.shards"] == hidden
     assert data.tags["identity"] == "abc" and data.tags["mlflow.runName"] == "b-run"
     assert {"mlflow.user", "mlflow.source.name", "version.torch"} <= set(data.tags)
-
-
-def test_data_sets_are_inputs_of_a_run_once(uri: str) -> None:
-    row = {"stream": "text", "name": "wiki", "place": "s3://bucket/wiki", "digest": "0123456789abcdef", "samples": 20}
-    data = [{**row, "licence": "CC BY-SA 4.0", "source": "here", "languages": ("en",)}]
-    run = open_run(uri, "data", "a-run", {}, data=data)
-    open_run(uri, "data", "a-run", {}, run_id=run.run_id, data=data)
-    ((kept, tags),) = ((one.dataset, {tag.key: tag.value for tag in one.tags}) for one in content(run).inputs.dataset_inputs)
+    ((kept, tags),) = ((one.dataset, {tag.key: tag.value for tag in one.tags}) for one in inputs)
     assert (kept.name, kept.digest, kept.source_type) == ("wiki", "0123456789abcdef", "s3")
     assert json.loads(kept.source) == {"uri": "s3://bucket/wiki"} and json.loads(kept.profile)["num_rows"] == 20
     assert tags == {"mlflow.data.context": "training", "stream": "text", "licence": "CC BY-SA 4.0"}
-
-
-def test_secrets_in_urls_are_removed_from_parameters_and_tags(uri: str) -> None:
-    url = "s3://me:hidden@bucket/x.tar?token=hidden"
-    data = content(open_run(uri, "secret", "b-run", {"shards": url}, {"changed.shards": url})).data
-    assert data.params["shards"] == data.tags["changed.shards"] == "s3://***@bucket/x.tar?token=***"
 
 
 def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,29 +143,6 @@ def test_metrics_reach_the_run(run: RunHandle, tmp_path: Path) -> None:
     assert content(run).data.metrics["odd name: _a_b_"] == 3 and len(metric_name("x" * 300)) == 250
 
 
-def test_a_full_disk_costs_no_metric(
-    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Full(FileIO):
-        room = 5
-
-        def write(self, content: Any) -> int:
-            if not Full.room:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            taken = super().write(content[: Full.room])
-            Full.room -= taken
-            return taken
-
-    monkeypatch.setattr("multicse.trainers.engine.journal.FileIO", Full)
-    with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id) as tracker:
-        for step in range(3):
-            tracker.log(step, {"train/text": step})
-        Full.room = 10_000
-        tracker.log(3, {"train/text": 3})
-    assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
-    assert "Training continues and metrics are kept in memory" in caplog.text
-
-
 def test_more_metrics_than_fit_into_a_request(run: RunHandle, tmp_path: Path) -> None:
     """Everything is sent again without querying the server, which stores equal metrics once."""
     book = Journal(tmp_path / "j.jsonl", run.run_id, run.uri)
@@ -195,47 +156,72 @@ def test_more_metrics_than_fit_into_a_request(run: RunHandle, tmp_path: Path) ->
         assert len(history(run, "k0")) == len(history(run, "k1")) == 701 and history(run, "k1699") == [(1, 1699.0)]
 
 
-@pytest.mark.parametrize("sent", [True, False])
-def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Path, sent: bool) -> None:
-    """Killed at step 9 with a checkpoint of step 4, after sending the steps up to 7 or none. The first values are kept."""
-    path = tmp_path / "j.jsonl"
-    write(path, run, range(1, 8))
-    if sent:
-        send(path, run)
-    write(path, run, range(8, 10))
-    with open(path, "ab") as file:
-        file.write(b'{"step": 10, "ti')  # killed while writing
+class Attempt(NamedTuple):
+    """A process that goes on at the newest checkpoint on one of two machines, until it is killed."""
 
-    with Tracker(path, run.uri, run.run_id) as tracker:
-        for step in range(5, 13):
-            tracker.log(step, {"m": step if step > 9 else -1.0})
-    assert history(run, "m") == [(step, float(step)) for step in range(1, 13)]
-    assert [line["step"] for _, line in Journal(path).lines()] == [*range(1, 13)]
+    machine: Literal["a", "b"]
+    steps: Literal[2, 3, 4, 5, 6]
+    stores: Literal[2, 3, 4, 5]
+    """Number of steps after which it writes a checkpoint, if it gets there."""
+    away: bool
+    """MLflow does not respond."""
+    full: bool
+    """The disk is full in its first step."""
+    torn: bool
+    """It is killed while it writes a line."""
 
 
-def test_a_restart_on_another_machine_queries_the_server(run: RunHandle, tmp_path: Path) -> None:
-    """The journal in the checkpoint lacks the steps that were sent after it. Metrics of a deleted run go to the new run."""
-    (tmp_path / "checkpoint").mkdir()
-    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id) as first:
-        for step in range(1, 8):
-            first.log(step, {"m": step})
-            if step == 4:
-                first.store(tmp_path / "checkpoint")
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(attempts=st.lists(st.builds(Attempt), min_size=1, max_size=5))
+def test_every_step_is_sent_once_whatever_happens(
+    attempts: list[Attempt], uri: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a repeated step the first value counts: that of the machine's journal, and on the server that which came first."""
 
-    with Tracker(tmp_path / "b" / "j.jsonl", run.uri, run.run_id) as second:
-        second.resume(tmp_path / "checkpoint")
-        for step in range(5, 10):
-            second.log(step, {"m": step + 0.25})
-            second.store(tmp_path / "checkpoint")
-    want = [(s, float(s)) for s in range(1, 8)] + [(8, 8.25), (9, 9.25)]
-    assert history(run, "m") == want
+    class Disk(FileIO):
+        room = 5
 
-    fresh = open_run(run.uri, "paper", "fresh", {}, journal=tmp_path / "a" / "j.jsonl")
-    assert (tmp_path / "a" / f"j-{run.run_id}.jsonl").exists()
-    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, fresh.run_id) as fourth:
-        fourth.resume(tmp_path / "checkpoint")
-        fourth.log(10, {"m": 10.0})
-    assert len(history(fresh, "m")) == 10 and (Journal(fourth.path).header() or {})["run_id"] == fresh.run_id
+        def write(self, content: Any) -> int:
+            if not Disk.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            taken = super().write(content[: Disk.room])
+            Disk.room -= taken
+            return taken
+
+    def send(sender: Sender) -> None:
+        if one.away:
+            raise ConnectionError("MLflow is away")
+        whole(sender)
+
+    run, folder, whole = open_run(uri, "paper", "steps", {}), tmp_path_factory.mktemp("steps"), Sender.send
+    known = {"a": dict[int, float](), "b": dict[int, float]()}
+    server, checkpoint = dict[int, float](), dict[int, float]()
+    (folder / "checkpoint").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("multicse.trainers.engine.journal.FileIO", Disk)
+        patch.setattr(Sender, "send", send)
+        for number, one in enumerate((*attempts, Attempt("a", 2, 2, away=False, full=False, torn=False)), start=1):
+            caplog.clear()
+            journal, begin = folder / one.machine / "j.jsonl", len(checkpoint)
+            with Tracker(journal, uri, run.run_id) as tracker:
+                tracker.resume(folder / "checkpoint")
+                mine = known[one.machine] = max(known[one.machine], checkpoint.copy(), key=len)
+                told = one.full and begin == len(mine)
+                for step in range(begin + 1, begin + one.steps + 1):
+                    value, Disk.room = 1000.0 * number + step, 5 if one.full and step == begin + 1 else 10**6
+                    tracker.log(step, {"m": value})
+                    mine.setdefault(step, value)
+                    if step == begin + one.stores:
+                        tracker.store(folder / "checkpoint")
+                        checkpoint = mine.copy()
+                Disk.room = 10**6
+            if not one.away:
+                server |= {step: value for step, value in sorted(mine.items()) if step > max(server, default=0)}
+            assert ("Training continues and metrics are kept in memory" in caplog.text) == told
+            assert {line["step"]: line["metrics"]["m"] for _, line in Journal(journal).lines()} == mine
+            if one.torn:
+                journal.write_bytes(journal.read_bytes() + b'{"step": 99, "ti')
+    assert history(run, "m") == sorted(server.items()) and [*server] == [*range(1, len(server) + 1)]
 
 
 def artifacts_of(run: RunHandle) -> Path:
@@ -244,21 +230,6 @@ def artifacts_of(run: RunHandle) -> Path:
 
 
 CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
-
-
-@pytest.mark.parametrize(("here", "there"), [(5, 3), (3, 5), (4, 4), (0, 2)])
-def test_the_longer_journal_is_continued(here: int, there: int, tmp_path: Path) -> None:
-    """A checkpoint is older than the journal of a machine that went on, and newer after steps on another machine."""
-    for name, steps in (("this", here), ("that", there)):
-        journal = Journal(tmp_path / name, "id", "uri")
-        for step in range(steps):
-            journal.append({"step": step, "metrics": {"from": name}})
-        journal.close()
-    ours = Journal(tmp_path / "this", "id", "uri")
-    assert ours.take(tmp_path / "that") is (there > here)
-    longer = "that" if there > here else "this"
-    found = [(line["step"], line["metrics"]["from"]) for _, line in ours.lines()]
-    assert found == [(step, longer) for step in range(max(here, there))]
 
 
 def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path: Path) -> None:
@@ -317,18 +288,24 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     assert any("# our card" in card.read_text() for card in artifacts_of(run).parents[1].rglob("models/**/README.md"))
 
 
-def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: Path) -> None:
-    """The summary and export next to it belong to the run that replaced it."""
-    uri = f"sqlite:///{tmp_path / 'runs.db'}"
-    first = open_run(uri, "retired", "first", {}, journal=tmp_path / "journal.jsonl")
-    with Tracker(tmp_path / "journal.jsonl", uri, first.run_id) as tracker:
-        tracker.log(1, {"train/text": 1.0})
-    open_run(uri, "retired", "second", {}, journal=tmp_path / "journal.jsonl")
+def test_the_journal_of_a_former_run_is_sent_without_the_folder_of_the_next_run(uri: str, tmp_path: Path) -> None:
+    """The summary and export next to it belong to the next run, which has the steps up to the checkpoint."""
+    journal = tmp_path / "journal.jsonl"
+    (tmp_path / "checkpoint").mkdir()
+    first = open_run(uri, "retired", "first", {}, journal=journal)
+    with Tracker(journal, uri, first.run_id) as tracker:
+        tracker.log(1, {"m": 1.0})
+        tracker.store(tmp_path / "checkpoint")
+        tracker.log(2, {"m": 2.0})
+    second = open_run(uri, "retired", "second", {}, journal=journal)
+    with Tracker(journal, uri, second.run_id) as tracker:
+        tracker.resume(tmp_path / "checkpoint")
+        tracker.log(2, {"m": 2.5})
     record.update(tmp_path, {"ended": 1e9})
-    (old,) = tmp_path.glob("journal-*.jsonl")
-    assert sync(old)
-    found = connect(uri).get_run(first.run_id)
-    assert found.info.status == "RUNNING" and found.data.metrics["train/text"] == 1.0
+    assert sync(tmp_path / f"journal-{first.run_id}.jsonl")
+    assert (history(first, "m"), content(first).info.status) == ([(1, 1.0), (2, 2.0)], "RUNNING")
+    assert history(second, "m") == [(1, 1.0), (2, 2.5)]
+    assert (Journal(journal).header() or {})["run_id"] == second.run_id
 
 
 def test_without_mlflow_a_run_has_its_journal_and_is_sent_later(recipe: Recipe, tmp_path: Path) -> None:
@@ -368,8 +345,3 @@ def test_a_run_changes_between_its_journal_and_mlflow_when_it_resumes(
     summary = run_recipe(recipe.replace("run.report_to", "mlflow"))
     found = worlds.history(summary["tracking_uri"], summary["mlflow_run_id"], "train/text")
     assert [step for step, _ in found] == [1, 2, 3, 4]
-
-
-def test_what_needs_mlflow_is_refused_without_it(recipe: Recipe) -> None:
-    with pytest.raises(RecipeError, match=r"register_as='mine' registers the export in MLflow; set report_to mlflow"):
-        recipe.changed({"run.report_to": "none", "run.register_as": "mine"})

@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from multicse.data.streams.base import Batch
-from multicse.pipelines import simcse
-from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import UpdateOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
-from multicse.trainers.recipe import GroupOverride, SGDConfig, WordEncoderConfig
+from multicse.trainers.recipe import GroupOverride, SGDConfig
 from tests.models import tiny_encoder
 
 
@@ -120,8 +118,3 @@ def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
         update.scaler.update(1.0)
     for old, p in zip(before, made.parameters(), strict=True):
         assert torch.allclose(p, old - 1)
-
-
-def test_word_vectors_are_gclsr_s() -> None:
-    with pytest.raises(ValueError, match="encoder: method 'simcse' trains a transformer encoder"):
-        check_settings(simcse.demo().changed({"encoder": WordEncoderConfig()}))

@@ -12,7 +12,6 @@ from multicse.data.settings import marked
 from multicse.pipelines import cyclip, visualcse
 from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.launch import resolve
-from multicse.trainers.recipe import RecipeError
 
 
 def test_identity_does_not_depend_on_where_a_run_executes() -> None:
@@ -46,8 +45,6 @@ def test_steps_of_a_share_of_epochs_are_not_rounded_up() -> None:
     changed = recipe.changed({"run.epochs": 1.1, "run.max_steps": None})
     assert changed.steps(100 * changed.streams[changed.lead].batch_size) == 110
     assert changed.replace("run.epochs", 1e-9).steps(1000) == 1
-    with pytest.raises(RecipeError, match=r"run\.epochs"):
-        recipe.replace("run.epochs", float("inf"))
 
 
 def test_changes_that_require_each_other_may_be_in_any_order() -> None:
@@ -56,8 +53,6 @@ def test_changes_that_require_each_other_may_be_in_any_order() -> None:
     whitened = recipe.changed(changes)
     assert whitened.export.whiten and whitened.export.dimensions == 5
     assert whitened.changed({"export.whiten": False, "export.dimensions": None}) == recipe
-    with pytest.raises(RecipeError, match="requires a whitened export"):
-        recipe.changed({"export.dimensions": 5, "run.seed": 1})
 
 
 def test_a_corrected_file_of_a_callback_is_executed_again(tmp_path: Path) -> None:

@@ -5,165 +5,108 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from multicse import plugins
-from multicse.models.config import WordEncoderConfig
-from multicse.models.towers import ViTTower
-from multicse.reproduction.streams.eda import EDATextStream
-from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine import inputs as module
 from multicse.trainers.engine.inputs import difference, digest_of, inputs, places, start_over
 from multicse.trainers.engine.run import Run
 from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.simcse import NegativesConfig, SimCSEConfig
 from tests.data.packing import write_words
 from tests.worlds import text_only, write_text
-
-
-class Input(NamedTuple):
-    """Something that a run reads."""
-
-    recipe: Recipe
-    name: str
-    """Name in the message."""
-    file: Path
-    """File to change: the last occurrence of `old` becomes `new`, which is as long."""
-    old: bytes
-    new: bytes
-
-
-def _shards(recipe: Recipe, folder: Path) -> Input:
-    write_text(folder / "text")
-    file = folder / "text" / "text-train-000001.tar"
-    return Input(recipe.replace("streams.text.shards", str(folder / "text")), "streams.text.shards", file, b"cat", b"dog")
-
-
-def _pairs(recipe: Recipe, folder: Path) -> Input:
-    file = folder / "dev.tsv"
-    file.write_text("sentence1\tsentence2\tscore\nthe cat\ta dog\t1\nthe old cat\tthe cat\t4\nred house\ta house\t3\n")
-    own = recipe.replace("evaluation.final", ("lee", f"pairs:{file}"))
-    return Input(own, f"evaluation task pairs:{folder.name}/dev.tsv", file, b"\t4", b"\t2")
-
-
-def _data(recipe: Recipe, folder: Path) -> Input:
-    file = folder / "STSB.dev.raw.tsv"
-    file.write_text("score\tsentence1\tsentence2\n3.0\tone\ttwo\n1.0\ta cat\ta dog\n4.0\ta cat\tthe cat\n")
-    own = recipe.changed({"evaluation.data": str(folder), "evaluation.select": "stsb-dev"})
-    return Input(own, "evaluation task stsb-dev", file, b"4.0", b"2.0")
-
-
-def _encoder(recipe: Recipe, folder: Path) -> Input:
-    place = shutil.copytree(recipe.flat()["encoder.path"], folder / "encoder")
-    file = place / "model.safetensors"
-    return Input(recipe.replace("encoder.path", str(place)), "encoder.path", file, file.read_bytes()[-4:], b"\0\0\1\1")
-
-
-def _guide(recipe: Recipe, folder: Path) -> Input:
-    one = _encoder(recipe, folder)
-    method = SimCSEConfig(head="none", negatives=NegativesConfig(margin=0.1, guide=str(folder / "encoder")))
-    content = recipe.model_dump() | {"method": method}
-    return one._replace(recipe=Recipe.model_validate(content), name="method.negatives.guide")
-
-
-def _tower(recipe: Recipe, folder: Path) -> Input:
-    one = _encoder(recipe, folder)
-    content = recipe.model_dump() | {"method": CLIPConfig(tower=ViTTower(path=str(folder / "encoder")))}
-    return one._replace(recipe=Recipe.model_validate(content), name="method.tower.path")
-
-
-def _vectors(recipe: Recipe, folder: Path) -> Input:
-    file = folder / "words.vec"
-    file.write_text("cat 0.1 0.2\ndog 0.3 0.4\n")
-    content = recipe.model_dump() | {"encoder": WordEncoderConfig(vectors=str(file))}
-    return Input(Recipe.model_validate(content), "encoder.vectors", file, b"0.4", b"0.5")
-
-
-def _lexicon(recipe: Recipe, folder: Path) -> Input:
-    place = write_words(folder / "own.sqlite", "a|quick,speedy|slow")
-    return _with_lexicon(recipe, place, str(place))
-
-
-def _found_lexicon(recipe: Recipe, folder: Path) -> Input:
-    """A lexicon that is not in a setting but found."""
-    place = write_words(folder / "found.sqlite", "a|quick,speedy|slow")
-    Path("wordnet.sqlite").symlink_to(place)
-    return _with_lexicon(recipe, place, None)
-
-
-def _with_lexicon(recipe: Recipe, place: Path, setting: str | None) -> Input:
-    stream = EDATextStream(shards=recipe.streams["text"].shards, batch_size=16, lexicon=setting)
-    content = recipe.model_dump() | {"streams": {"text": stream}}
-    return Input(Recipe.model_validate(content), "streams.text.lexicon", place, b"speedy", b"steady")
-
 
 METHOD = """
 from typing import Literal
 from multicse.trainers.simcse import SimCSEConfig
 
 class MineConfig(SimCSEConfig):
-    name: Literal["mine"] = "mine"
+    name: Literal["{name}"] = "{name}"
 
-SIGN = +1
+def loss():
+    {code}
 """
+FILES = {
+    "dev.tsv": "sentence1\tsentence2\tscore\nthe cat\ta dog\t1\nthe old cat\tthe cat\t4\nred house\ta house\t3\n",
+    "STSB.dev.raw.tsv": "score\tsentence1\tsentence2\n3.0\tone\ttwo\n1.0\ta cat\ta dog\n4.0\ta cat\tthe cat\n",
+    "words.vec": "cat 0.1 0.2\ndog 0.3 0.4\n",
+    "mine.py": METHOD.format(name="mine", code="return +1"),
+    "mine_too.py": METHOD.format(name="mine_too", code="from formulas_of_mine import SIGN"),
+    "formulas_of_mine.py": "SIGN = +1\n",
+    "watch.py": "def watch(step, metrics, engine):\n    print(+1)\n",
+}
 
 
-def _method(recipe: Recipe, folder: Path) -> Input:
-    file = folder / "mine.py"
-    file.write_text(METHOD)
-    content = recipe.model_dump() | {"method": plugins.load_file(file).MineConfig(head="none")}
-    return Input(Recipe.model_validate(content), "mine.py", file, b"+1", b"-1")
+@pytest.fixture
+def folder(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with everything that a run may read, among it a lexicon that is found without a setting."""
+    folder = tmp_path / "parts" / "inputs"
+    write_text(folder / "text")
+    shutil.copytree(recipe.flat()["encoder.path"], folder / "encoder")
+    write_words(folder / "own.sqlite", "a|quick,speedy|slow")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.chdir(tmp_path)
+    Path("wordnet.sqlite").symlink_to(folder / "own.sqlite")
+    for name in ("mine.py", "mine_too.py"):
+        plugins.load_file(folder / name)
+    return folder
 
 
-def _imported(recipe: Recipe, folder: Path) -> Input:
-    (folder / "mine_too.py").write_text(f"{METHOD}\ndef loss():\n    from formulas_of_mine import SIGN\n")
-    file = folder / "formulas_of_mine.py"
-    file.write_text("SIGN = +1\n")
-    content = recipe.model_dump() | {"method": plugins.load_file(folder / "mine_too.py").MineConfig(head="none")}
-    return Input(Recipe.model_validate(content), "formulas_of_mine.py", file, b"+1", b"-1")
-
-
-def _callback(recipe: Recipe, folder: Path) -> Input:
-    file = folder / "watch.py"
-    file.write_text("def watch(step, metrics, engine):\n    print(+1)\n")
-    return Input(recipe.replace("run.callbacks", (f"{file}:watch",)), "watch.py", file, b"+1", b"-1")
-
-
-KINDS = [
-    *(_shards, _pairs, _data, _encoder, _guide, _tower, _vectors, _lexicon, _found_lexicon),
-    *(_method, _imported, _callback),
+EDA = {"kind": "eda_text", "shards": "AT/text", "batch_size": 16}
+WEIGHTS = ("encoder/model.safetensors", b"", b"\0\0\1\1")
+KINDS: list[tuple[str, dict[str, Any], str, bytes, bytes]] = [
+    ("streams.text.shards", {"streams.text.shards": "AT/text"}, "text/text-train-000001.tar", b"cat", b"dog"),
+    ("evaluation task pairs:inputs/dev.tsv", {"evaluation.final": ("lee", "pairs:AT/dev.tsv")}, "dev.tsv", b"\t4", b"\t2"),
+    (
+        "evaluation task stsb-dev",
+        {"evaluation.data": "AT", "evaluation.select": "stsb-dev"},
+        "STSB.dev.raw.tsv",
+        b"4.0",
+        b"2.0",
+    ),
+    ("encoder.path", {"encoder.path": "AT/encoder"}, *WEIGHTS),
+    ("method.negatives.guide", {"method.negatives": {"margin": 0.1, "guide": "AT/encoder"}}, *WEIGHTS),
+    ("method.tower.path", {"method": {"name": "clip", "tower": {"kind": "vit", "path": "AT/encoder"}}}, *WEIGHTS),
+    ("encoder.vectors", {"encoder": {"vectors": "AT/words.vec"}}, "words.vec", b"0.4", b"0.5"),
+    ("streams.text.lexicon", {"streams.text": {**EDA, "lexicon": "AT/own.sqlite"}}, "own.sqlite", b"speedy", b"steady"),
+    ("streams.text.lexicon", {"streams.text": EDA}, "own.sqlite", b"speedy", b"steady"),
+    ("mine.py", {"method": {"name": "mine"}}, "mine.py", b"+1", b"-1"),
+    ("formulas_of_mine.py", {"method": {"name": "mine_too"}}, "formulas_of_mine.py", b"+1", b"-1"),
+    ("watch.py", {"run.callbacks": ("AT/watch.py:watch",)}, "watch.py", b"+1", b"-1"),
 ]
+"""Name of an input in the message, changes of a recipe by which it is read from the folder AT, and a file in which the last
+occurrence of some bytes, or its end, becomes another of the same length."""
 
 
 @pytest.mark.parametrize("finished", [False, True], ids=["unfinished", "finished"])
-@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__[1:])
+@pytest.mark.parametrize(("name", "changes", "read", "old", "new"), KINDS)
 def test_a_run_refuses_inputs_that_have_changed(
-    make: Callable[[Recipe, Path], Input],
+    name: str,
+    changes: dict[str, Any],
+    read: str,
+    old: bytes,
+    new: bytes,
     finished: bool,
     recipe: Recipe,
+    folder: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not inputs that were touched or copied, nor those of a finished run that were deleted."""
-    folder = tmp_path / "parts" / "inputs"
-    folder.mkdir(parents=True)
-    monkeypatch.syspath_prepend(folder)
-    monkeypatch.chdir(tmp_path)
-    one = make(text_only(recipe), folder)
+    made = text_only(recipe).changed(json.loads(json.dumps(changes).replace("AT", str(folder))))
     result = "delivered" if finished else "training"
-    note = {"recipe": json.loads(one.recipe.to_json()), "inputs": inputs(one.recipe), "state": result}
+    note = {"recipe": json.loads(made.to_json()), "inputs": inputs(made), "state": result}
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text(json.dumps(note))
 
     def again() -> object:
         """Run the same command in a new process."""
-        return Run(Recipe.from_json(one.recipe.to_json())).state()
+        return Run(Recipe.from_json(made.to_json())).state()
 
     assert again() == result
 
@@ -175,20 +118,22 @@ def test_a_run_refuses_inputs_that_have_changed(
     shutil.copytree(tmp_path / "copy", folder)
     assert again() == result
 
-    before, _, after = one.file.read_bytes().rpartition(one.old)
-    one.file.write_bytes(before + one.new + after)
-    if one.file.name == "mine.py":
-        plugins.load_file(one.file)
+    file = folder / read
+    content = file.read_bytes()
+    before, _, after = content.rpartition(old or content[-len(new) :])
+    file.write_bytes(before + new + after)
+    if file.name == "mine.py":
+        plugins.load_file(file)
     way = "--run.overwrite" if finished else "--run.resume never"
-    with pytest.raises(RecipeError, match=rf"^{one.name}.* ha(s|ve) changed .*Restore .* another run\.output_dir.*: {way}$"):
+    with pytest.raises(RecipeError, match=rf"^{name}.* ha(s|ve) changed .*Restore .* another run\.output_dir.*: {way}$"):
         again()
     if not finished:
-        assert Run(one.recipe.replace("run.resume", "never")).state() == result
-    assert Run(one.recipe.replace("run.overwrite", True)).state() == "new"
+        assert Run(made.replace("run.resume", "never")).state() == result
+    assert Run(made.replace("run.overwrite", True)).state() == "new"
 
-    shutil.copy(tmp_path / "copy" / one.file.relative_to(folder), one.file)
-    if one.file.name == "mine.py":
-        plugins.load_file(one.file)
+    file.write_bytes(content)
+    if file.name == "mine.py":
+        plugins.load_file(file)
     assert again() == result
     shutil.rmtree(folder)
     assert again() == result

@@ -35,7 +35,7 @@ data/streams/test_triplets.py the_first_antonym_or_any: TripletTextStream.antony
 data/streams/test_pairs.py an_epoch_draws_one_of_the_captions_of_a_sample: CaptionedStream.captions
 data/streams/test_pairs.py class_templates_make_captions: CaptionedStream.label CaptionedStream.templates
 data/streams/test_pairs.py class_templates_make_captions: CaptionedStream.classes
-data/streams/test_decode.py label: LabelledStream.label
+data/test_forms.py any_position_of_any_form: LabelledStream.label
 data/streams/test_preprocess.py clap_log_mel_is_transformers: AudioInput.features AudioInput.n_fft AudioInput.hop
 data/streams/test_preprocess.py clap_log_mel_is_transformers: AudioInput.low_hz AudioInput.high_hz
 data/streams/test_preprocess.py prepare_sounds_takes_the_middle_repeats_and_resamples: AudioInput.rate

@@ -6,7 +6,9 @@ import json
 import re
 from functools import cache
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from multicse.reproduction import reproduce
 from multicse.reproduction.tables.render import Verdict
@@ -107,3 +109,26 @@ def test_every_verdict_of_the_readme_is_checked() -> None:
     assert len(rows) == 7
     for row in rows:
         assert any(re.search(sentence, row) for page, sentence, *_ in SAID if page == "README.md"), row
+
+
+def test_what_tuned_models_forget() -> None:
+    """Means and 95 % intervals by seed, and what whitening loses, in the order of the sentences."""
+    models = json.loads((ROOT / "docs" / "results" / "forgetting.json").read_text())["models"]
+    page = " ".join((ROOT / "docs/results/results.md").read_text().split()).replace("−", "-")
+    (text,) = re.findall(r"By seed against the untouched model: (.*?)not corrected", page)
+    base = models["untouched"][0]["results"]
+    wanted, means = list[float](), list[float]()
+    for label in ("SimCSE", "SimCSE, images", "SG-OPT", "pairs of captions"):
+        for task in ("sts13", "stsb-test"):
+            scores = [run["results"][task]["spearman"] - base[task]["spearman"] for run in models[label]]
+            low, high = stats.t.interval(0.95, len(scores) - 1, np.mean(scores), stats.sem(scores))
+            wanted += [np.mean(scores), low, high]
+            means.append(abs(np.mean(scores)))
+    assert [float(number) for number in re.findall(r"[+-]?\d\.\d", text)] == pytest.approx(wanted, abs=0.051)
+    lost = [base[task]["spearman"] - models["whitening"][0]["results"][task]["spearman"] for task in ("sts13", "stsb-test")]
+    better = " ".join((ROOT / "docs/explanation/better.md").read_text().split())
+    for sentence in (page, better):
+        assert [float(number) for number in re.findall(r"loses (\d\.\d) and (\d\.\d)", sentence)[0]] == pytest.approx(
+            lost, abs=0.051
+        )
+    assert max(means) < 0.3 and "they are within 0.3 of the untouched model" in better

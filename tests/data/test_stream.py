@@ -139,7 +139,7 @@ def numbered(low: int, high: int, bad: Set[tuple[int, int]] = frozenset(), segme
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.data())
 def test_batches_of_any_chunks(data: Any) -> None:
-    """They are those of all samples at once, each with the samples that were skipped since the one before."""
+    """Equal to the batches of all samples at once, each with the samples skipped since the previous batch."""
     share, segments = data.draw(st.integers(1, 5), "share"), data.draw(st.integers(1, 3), "segments")
     bad = data.draw(st.sets(st.tuples(st.integers(0, segments - 1), st.integers(0, 19))), "bad")
     cuts = sorted({0, 20, *data.draw(st.sets(st.integers(0, 20)), "cuts")})

@@ -72,7 +72,7 @@ NEARLY = {"JPEG": 12, "CMYK": 4, "transparent": 1}
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_pixels(name: str) -> None:
-    """Upright, on white, scaled to 8 bits, and the first picture of an animation."""
+    """Upright, on white, scaled to 8 bits; of an animation the first image."""
     content, expected = PICTURES[name]
     found = decode.image(content, key="a")
     assert found.mode == "RGB"

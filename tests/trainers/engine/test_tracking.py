@@ -157,7 +157,7 @@ def test_more_metrics_than_fit_into_a_request(run: RunHandle, tmp_path: Path) ->
 
 
 class Attempt(NamedTuple):
-    """A process that goes on at the newest checkpoint on one of two machines, until it is killed."""
+    """A process that resumes from the newest checkpoint on one of two machines, until it is killed."""
 
     machine: Literal["a", "b"]
     steps: Literal[2, 3, 4, 5, 6]
@@ -176,7 +176,7 @@ class Attempt(NamedTuple):
 def test_every_step_is_sent_once_whatever_happens(
     attempts: list[Attempt], uri: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a repeated step the first value counts: that of the machine's journal, and on the server that which came first."""
+    """Of a repeated step the first value counts: in the machine's journal, and the first that the server received."""
 
     class Disk(FileIO):
         room = 5
@@ -206,7 +206,7 @@ def test_every_step_is_sent_once_whatever_happens(
             with Tracker(journal, uri, run.run_id) as tracker:
                 tracker.resume(folder / "checkpoint")
                 mine = known[one.machine] = max(known[one.machine], checkpoint.copy(), key=len)
-                told = one.full and begin == len(mine)
+                warned = one.full and begin == len(mine)
                 for step in range(begin + 1, begin + one.steps + 1):
                     value, Disk.room = 1000.0 * number + step, 5 if one.full and step == begin + 1 else 10**6
                     tracker.log(step, {"m": value})
@@ -217,7 +217,7 @@ def test_every_step_is_sent_once_whatever_happens(
                 Disk.room = 10**6
             if not one.away:
                 server |= {step: value for step, value in sorted(mine.items()) if step > max(server, default=0)}
-            assert ("Training continues and metrics are kept in memory" in caplog.text) == told
+            assert ("Training continues and metrics are kept in memory" in caplog.text) == warned
             assert {line["step"]: line["metrics"]["m"] for _, line in Journal(journal).lines()} == mine
             if one.torn:
                 journal.write_bytes(journal.read_bytes() + b'{"step": 99, "ti')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from multicse.data.settings import Settings
 
 BRANCH_SCALE = 0.1
 """Factor on the initial output weights of feed-forward and on positions: near 0, layers start as the identity."""
+ALPHABET = 1000
+"""Maximum number of different characters in a vocabulary, the most frequent ones."""
 
 
 class FreshEncoder(Settings):
@@ -87,7 +90,8 @@ def _average_tokens(attention: Any) -> None:
 def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = False, positions: int = 256) -> Any:
     """Train a fast BERT tokenizer for texts of up to `positions` tokens: normaliser, WordPiece, ``[CLS] … [SEP]``.
 
-    Word pieces get IDs in alphabetical order, since the order of the trainer differs between processes.
+    The same sentences give the same tokenizer. By itself the library numbers the pieces ``##c`` of single characters in a
+    random order, by which it chooses between equally frequent pairs; as special tokens of the trainer they have a fixed one.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -100,16 +104,29 @@ def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool =
         "mask_token": "[MASK]",
     }
     names = list(special.values())
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    words = Counter(word for text in sentences for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    frequencies, inside = Counter[str](), {character for word in words for character in word[1:]}
+    for word, count in words.items():
+        for character in word:
+            frequencies[character] += count
+    alphabet = sorted(sorted(frequencies), key=frequencies.__getitem__, reverse=True)[:ALPHABET]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=2, special_tokens=names, limit_alphabet=1000, show_progress=False
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[*names, *(f"##{character}" for character in alphabet if character in inside)],
+        initial_alphabet=alphabet,
+        limit_alphabet=ALPHABET,
+        show_progress=False,
     )
-    tokenizer.train_from_iterator(sentences, trainer)
-    pieces = [*names, *sorted(tokenizer.get_vocab().keys() - set(names))]
-    tokenizer.model = models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trained.train_from_iterator((" ".join([word] * count) for word, count in words.items()), trainer)
+    pieces = [*names, *sorted(trained.get_vocab().keys() - set(names))]
+    tokenizer = Tokenizer(models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.WordPiece()
     ends = [("[CLS]", names.index("[CLS]")), ("[SEP]", names.index("[SEP]"))]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends

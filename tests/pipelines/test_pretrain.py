@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
@@ -84,6 +86,17 @@ def test_an_existing_encoder_is_not_replaced(recipe: Recipe, tmp_path: Path) -> 
     with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
         write_inputs(there)
     assert write_inputs(there.replace("method.fresh", None)).encoder == there.encoder
+
+
+def test_the_same_text_gives_the_same_tokenizer() -> None:
+    """Also where more characters and equally frequent pairs of them exist than the vocabulary has room for."""
+    rng = np.random.default_rng(0)
+    rare = [chr(0xAC00 + number) for number in range(1500)]
+    texts = ["abcdefgh" + "".join(rng.choice(rare, 6)) for _ in range(2000)] * 2
+    first, *others = [train_wordpiece(iter(texts), 2500).backend_tokenizer.to_str() for _ in range(4)]
+    assert others == [first] * 3
+    kept = [piece for piece in json.loads(first)["model"]["vocab"] if len(piece) == 1]
+    assert len(kept) == 1000 and {*"abcdefgh"} <= {*kept}
 
 
 @pytest.mark.parametrize(("lowercase", "want"), [(False, ["Äpfel", "über", "Bäume"]), (True, ["äpfel", "über", "bäume"])])

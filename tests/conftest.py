@@ -26,6 +26,8 @@ collect_rarely()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+LAST = pytest.StashKey[pytest.Item | None]()
+"""The last test that takes the one Ray of the test session."""
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "multicse"
 ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "commands", "pipelines", "reproduction")
@@ -50,7 +52,7 @@ def datasets_folder() -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
     pytest-xdist gives a file to one process, all that takes the one Ray to another, and so all clusters of several nodes;
@@ -66,6 +68,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if given is None:
             item.add_marker(pytest.mark.xdist_group(groups[item]))
     items.sort(key=lambda item: groups[item] not in ("ray", "nodes"))
+    config.stash[LAST] = next((item for item in reversed(items) if groups[item] == "ray"), None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End the one Ray after its last test, since even an idle one takes a sixth of a core."""
+    if item is item.config.stash[LAST]:
+        import ray
+
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

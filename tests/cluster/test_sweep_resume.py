@@ -95,14 +95,14 @@ def finished(output: Path) -> set[str]:
     return {record["trial_id"] for record in records if record["status"] == "finished"}
 
 
-def test_a_sweep_resumes(tmp_path: Path) -> None:
+def test_a_sweep_resumes(python: str, tmp_path: Path) -> None:
     """The same command resumes it after Ctrl-C and after a kill of all processes.
 
     There is no early stopping, so that results are predictable, and one trial at a time, so that Optuna's proposals do not
     depend on timing.
     """
-    words = "--trials 4 --scheduler none --evaluation.eval_steps 2 --concurrent 1"
-    whole = Sweep(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db", words)
+    words = "--trials 3 --scheduler none --evaluation.eval_steps 2 --concurrent 1"
+    whole = Sweep(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db", words, python=python)
     whole.end(whole.start())
     sweep = Sweep(tmp_path / "sweep", f"sqlite:///{tmp_path / 'mlflow'}.db", words)
     known = dict[str, list[tuple[int, int, float]]]()
@@ -119,13 +119,13 @@ def test_a_sweep_resumes(tmp_path: Path) -> None:
                 assert "the same command resumes the sweep" in sweep.text()
         finally:
             kill(driver)
-        assert enough <= len(known) < 4
+        assert enough <= len(known) < 3
     sweep.end(sweep.start())
 
     runs, histories, trials, others = sweep.runs(), sweep.histories(), sweep.trials, whole.trials
     assert MlflowClient(sweep.uri).get_run(sweep.summary["mlflow_run_id"]).info.status == "FINISHED"
     assert {trial: histories[trial] for trial in known} == known, "trained again: values or times have changed"
-    assert [run.data.tags["sweep.status"] for run in runs.values()] == ["finished"] * 4
+    assert [run.data.tags["sweep.status"] for run in runs.values()] == ["finished"] * 3
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     for points in histories.values():  # every step once, also in interrupted trials
         assert [step for step, _, _ in points] == list(range(1, 11))

@@ -41,9 +41,9 @@ from multicse.trainers.engine.text_fit import sentences
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = {"step": 0.75, "stream": 0.68, "encode": 0.96, "start": 0.21, "road": 0.8}
 """Lowest allowed ratios: three quarters of the ratios on 2026-11-23; for `road`, the minimum for any machine."""
-ROUNDS, STEPS, BATCH, BATCHES, SENTENCES = 5, 10, 32, 28, 600
+ROUNDS, STEPS, BATCH, BATCHES, SENTENCES = 3, 10, 32, 28, 600
 """Rounds, steps in memory and their batch size, batches of images, sentences to encode."""
-ROAD_TURNS, ROAD_SECONDS = 5, 4.0
+ROAD_TURNS, ROAD_SECONDS = 3, 4.0
 """Turns of a run with Ray and of a run in one process, and their length."""
 
 

@@ -21,10 +21,10 @@ from tests.cluster.test_nodes import content, last_step
 from tests.cluster.test_sweep_resume import Sweep, kill
 
 TRIALS, STEPS = 5, 10
-WORDS = f"--trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6 --evaluation.eval_steps 2 --run.threads 1"
+WORDS = f"--trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6 --evaluation.eval_steps 1 --run.threads 1"
 """Trial 0, the unchanged recipe, hardly learns, so it is not the best."""
 RUNG = 6
-"""ASHA's rung for trials of ten steps with an evaluation at every second step."""
+"""ASHA's rung for trials of ten steps with an evaluation at every step."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 

@@ -45,7 +45,7 @@ BEFORE = {
     ],
     "clip": [
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
-        f"multicse cyclip smoke {SHORT} && for one in a b c; do cp -r runs/cyclip/smoke runs/$one; done",
+        f"multicse cyclip smoke {SHORT} --run.overwrite True && for i in a b c; do cp -r runs/cyclip/smoke runs/$i; done",
     ],
     "explore": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "embed": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -154,6 +155,36 @@ def test_more_metrics_than_fit_into_a_request(run: RunHandle, tmp_path: Path) ->
         sender._known = {}
         sender.send()
         assert len(history(run, "k0")) == len(history(run, "k1")) == 701 and history(run, "k1699") == [(1, 1699.0)]
+
+
+@pytest.mark.parametrize("arrives", [False, True], ids=["request", "answer"])
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_request_that_fails_is_sent_again(
+    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, arrives: bool
+) -> None:
+    """By the same sender, also if only the answer is lost; every value is on the server once."""
+    from mlflow import MlflowClient
+
+    book, sizes, whole = Journal(tmp_path / "j.jsonl", run.run_id, run.uri), list[int](), MlflowClient.log_batch
+
+    def log_batch(client: MlflowClient, run_id: str, metrics: list[Any]) -> None:
+        sizes.append(len(metrics))
+        fails = len(sizes) == failing + 1
+        if arrives or not fails:
+            whole(client, run_id, metrics=metrics)
+        if fails:
+            raise ConnectionError("the connection is lost")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+    sender = Sender(book, run.uri, run.run_id)
+    for steps in (range(1, 601), range(601, 801), range(801, 802)):
+        for step in steps:
+            book.append({"step": step, "time": step, "metrics": {"a": float(step), "b": -float(step)}})
+        with contextlib.suppress(ConnectionError):
+            sender.send()
+    assert history(run, "a") == [(step, float(step)) for step in range(1, 802)]
+    assert history(run, "b") == [(step, -float(step)) for step in range(1, 802)]
+    assert sum(sizes) - (0 if arrives else sizes[failing]) == 2 * 801, "something that the server had was sent again"
 
 
 class Attempt(NamedTuple):

@@ -319,7 +319,10 @@ def test_the_folder_of_a_finished_run_can_be_sent_repeatedly(uri: str, tmp_path:
     assert any("# our card" in card.read_text() for card in artifacts_of(run).parents[1].rglob("models/**/README.md"))
 
 
-def test_the_journal_of_a_former_run_is_sent_without_the_folder_of_the_next_run(uri: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("here", [True, False], ids=["driver's folder", "worker's folder"])
+def test_the_journal_of_a_former_run_is_sent_without_the_folder_of_the_next_run(
+    uri: str, tmp_path: Path, here: bool
+) -> None:
     """The summary and export next to it belong to the next run, which has the steps up to the checkpoint."""
     journal = tmp_path / "journal.jsonl"
     (tmp_path / "checkpoint").mkdir()
@@ -328,7 +331,7 @@ def test_the_journal_of_a_former_run_is_sent_without_the_folder_of_the_next_run(
         tracker.log(1, {"m": 1.0})
         tracker.store(tmp_path / "checkpoint")
         tracker.log(2, {"m": 2.0})
-    second = open_run(uri, "retired", "second", {}, journal=journal)
+    second = open_run(uri, "retired", "second", {}, journal=journal if here else None)
     with Tracker(journal, uri, second.run_id) as tracker:
         tracker.resume(tmp_path / "checkpoint")
         tracker.log(2, {"m": 2.5})

@@ -52,7 +52,7 @@ def datasets_folder() -> Path:
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
     pytest-xdist gives a file to one process, all that takes the one Ray to another, and so all clusters of several nodes;
@@ -68,7 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if given is None:
             item.add_marker(pytest.mark.xdist_group(groups[item]))
     items.sort(key=lambda item: groups[item] not in ("ray", "nodes"))
-    config.stash[LAST] = next((item for item in reversed(items) if groups[item] == "ray"), None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    with_ray = [item for item in session.items if "local_ray" in getattr(item, "fixturenames", ())]
+    session.config.stash[LAST] = with_ray[-1] if with_ray else None
 
 
 @pytest.hookimpl(trylast=True)

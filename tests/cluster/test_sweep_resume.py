@@ -96,7 +96,7 @@ def finished(output: Path) -> set[str]:
 
 
 def test_a_sweep_resumes(python: str, tmp_path: Path) -> None:
-    """The same command resumes it after Ctrl-C. (test_sweep_nodes.py kills all processes of a sweep.)
+    """The same command resumes a sweep after Ctrl-C; in test_sweep_nodes.py all processes are killed.
 
     There is no early stopping, so that results are predictable, and one trial at a time, so that Optuna's proposals do not
     depend on timing.

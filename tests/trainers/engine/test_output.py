@@ -161,7 +161,7 @@ def test_a_checkpoint_of_other_inputs_is_refused(short: Recipe, tmp_path: Path, 
 
 
 Refusals = list[tuple[dict[str, Any], str]]
-OF_DEAD_RUNS: Refusals = [({"run.seed": 7}, r"unfinished run .*run\.seed: 42 there, 7 here")]
+UNFINISHED = ({"run.seed": 7}, r"unfinished run .*run\.seed: 42 there, 7 here")
 ELSEWHERE = r"run\.storage has changed .* are in this folder, not in file://.*run\.resume never"
 PERMANENT = ({"run.resume": "never"}, r"permanent checkpoints .* of step 3, 2, 1\. .*run\.overwrite to delete")
 OF_FINISHED_RUNS: Refusals = [
@@ -220,7 +220,7 @@ def test_starting_over_ends_the_dead_run(short: Recipe, tmp_path: Path, monkeypa
     short = short.replace("run.keep_every", None)
     dies(monkeypatch, short, 5)
     (dead,) = runs(short)
-    refused(short, *OF_DEAD_RUNS, ({"run.storage": (tmp_path / "store").as_uri()}, ELSEWHERE))
+    refused(short, UNFINISHED, ({"run.storage": (tmp_path / "store").as_uri()}, ELSEWHERE))
     summary = run_recipe(short.replace("run.resume", "never"))
     assert runs(short) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
     assert [step for step, _ in losses(short, summary["mlflow_run_id"])] == [*range(1, 7)]

@@ -208,7 +208,7 @@ class Attempt(NamedTuple):
 def test_every_step_is_sent_once_whatever_happens(
     attempts: list[Attempt], uri: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a repeated step the first value counts: in the machine's journal, and the first that the server received.
+    """A step that is repeated keeps its first value, in the machine's journal and on the server.
 
     In the example, six steps take more bytes than the seven of the checkpoint.
     """

@@ -73,19 +73,29 @@ def test_a_row_is_tuned_with_seeds_of_its_own(sign: int, monkeypatch: pytest.Mon
     assert len(drawn({"r": cells}).axes) == 1
 
 
-def test_rows_are_lengthened_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("enough", "tried"),
+    [
+        ({"a": 1, "b": 2, "d": 1}, [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("d", 2)]),
+        ({"a": 8, "b": 8, "d": 1}, [("a", 1), ("a", 2), ("a", 4), ("b", 4), ("d", 4)]),  # 4: the largest
+    ],
+)
+def test_rows_are_lengthened_together(
+    enough: dict[str, int], tried: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As soon as one is too short; at the largest length all are tuned whatever is too short."""
     asked = list[tuple[str, int]]()
 
     def tuned(row: Row, recipe: Recipe, seeds: Sequence[int], scale: runs.Scale, pool: Pool) -> list[dict[str, Any]]:
         asked.append((row.label, scale.length))
-        return [cell(1.0, 11, 1.0, best=10 if row.label == "b" and scale.length < 2 else 5)]
+        return [cell(1.0, 11, 1.0, best=10 if scale.length < enough[row.label] else 5)]
 
     monkeypatch.setattr(runs, "tuned", tuned)
-    rows = (Row("a", "x"), Row("b", "x"), Row("c", model="y"))
+    rows = (Row("a", "x"), Row("b", "x"), Row("c", model="y"), Row("d", "x"))
     monkeypatch.setattr(runs, "scaled", lambda *_: visualcse.demo())
     table, scale = Table("t", (), rows, tuning=(11,)), runs.Scale(tmp_path, tmp_path, True)
-    scale, _ = runs.tuned_rows(table, "evidence", scale, rows, print, Pool())
-    assert scale.length == 2 and asked == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
+    scale, cells = runs.tuned_rows(table, "evidence", scale, rows, print, Pool())
+    assert scale.length == tried[-1][1] and asked == tried and all(cells.values())
 
 
 def stored(**changes: Any) -> dict[str, Any]:

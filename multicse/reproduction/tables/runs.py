@@ -227,16 +227,25 @@ def tuned_rows(
         The scale with the length, and the cells by label of the row.
     """
     trained = [row for row in rows if row.recipe is not None] if table.tuning else []
-    for length in LENGTHS if scale.mini else (1,):
+    lengths = LENGTHS if scale.mini else (1,)
+    for length in lengths:
         scale = replace(scale, length=length)
-        recipes = [write_inputs(scaled(row, paper, scale)) for row in trained]
+        recipes, short = [write_inputs(scaled(row, paper, scale)) for row in trained], list[str]()
 
-        def cells_of(place: int, scale: Scale = scale, recipes: Sequence[Recipe] = recipes) -> list[dict[str, Any]]:
-            say(f"tuning, {scale.length} x the steps: {trained[place].label}")
-            return tuned(trained[place], recipes[place], table.tuning, scale, pool)
+        def cells_of(
+            place: int, scale: Scale = scale, recipes: Sequence[Recipe] = recipes, short: list[str] = short
+        ) -> list[dict[str, Any]]:
+            row = trained[place]
+            if short:  # the rows are trained for longer anyway
+                return []
+            say(f"tuning, {scale.length} x the steps: {row.label}")
+            cells = tuned(row, recipes[place], table.tuning, scale, pool)
+            if scale.length < lengths[-1] and too_short(cells):
+                short.append(row.label)
+            return cells
 
         cells = dict(zip([row.label for row in trained], pool.map(cells_of, range(len(trained))), strict=True))
-        if not any(map(too_short, cells.values())):
+        if not short:
             break
     return scale, cells
 

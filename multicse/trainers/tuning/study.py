@@ -60,9 +60,11 @@ def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure]
         "best_so_far": lambda: drawn.plot_optimization_history(found, target_name=metric),
         "learning_curves": lambda: drawn.plot_intermediate_values(found),
     }
-    scored = len(found.get_trials(states=(TrialState.COMPLETE,)))
-    if scored >= FEWEST:
-        drawings["parameter_importance"] = lambda: drawn.plot_param_importances(found, target_name=metric)
+    scored = found.get_trials(states=(TrialState.COMPLETE,))
+    inside = [trial for trial in scored if trial.params]
+    if len(inside) >= FEWEST:
+        names = [*inside[0].params]  # otherwise Optuna before 5 takes those that all trials have, also the ones outside
+        drawings["parameter_importance"] = lambda: drawn.plot_param_importances(found, params=names, target_name=metric)
     with rc_context({"savefig.bbox": "tight", "figure.figsize": (8, 5)}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about experimental figures, and trials outside the space
         for name, make in drawings.items() if scored else ():

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ collect_rarely()
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+BEGAN = time.monotonic()
 LAST = pytest.StashKey[pytest.Item | None]()
 """The last test that takes the one Ray of the test session."""
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +46,14 @@ def copy_code(folder: Path) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-golden", action="store_true", help="write the files of tests/golden anew")
+    parser.addoption("--seconds", type=float, help="skip the tests that have not begun after this time")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    limit = item.config.getoption("--seconds")
+    if limit is not None and time.monotonic() - BEGAN > limit:
+        pytest.skip(f"{item.nodeid}: not begun within --seconds {limit:.0f}")
 
 
 def datasets_folder() -> Path:

@@ -176,13 +176,13 @@ class RayHead(Running):
     Args:
         arguments: Additional arguments of ``ray start``.
         env: Additional environment variables for the cluster and its drivers.
-        jobs: Start the dashboard, which accepts jobs and takes ten processes.
+        jobs: Start the dashboard, which accepts jobs and takes ten processes, and the monitor that shows what workers print.
     """
 
     def __init__(
         self, arguments: Sequence[str] = ("--num-cpus=4",), env: Mapping[str, str] | None = None, jobs: bool = False
     ) -> None:
-        self.arguments = [*arguments, f"--include-dashboard={jobs}"]
+        self.arguments = [*arguments, f"--include-dashboard={jobs}", f"--include-log-monitor={jobs}"]
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short, since socket names are limited to 107 characters
         self.port, self.dashboard, agent, client = (free_port() for _ in range(4))
         self.ports = [f"--port={self.port}", f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={client}"]
@@ -238,7 +238,7 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
-        arguments = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder)}
+        arguments = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder), "include_log_monitor": False}
         arguments |= {"gcs_server_port": free_port(), "dashboard_port": free_port()}
         self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
         self.workers: list[Any] = []

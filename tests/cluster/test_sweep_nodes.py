@@ -18,7 +18,7 @@ import pytest
 from multicse.trainers.engine.journal import Journal
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, plain_env
 from tests.cluster.test_nodes import content, last_step
-from tests.cluster.test_sweep_resume import Sweep, kill
+from tests.cluster.test_sweep_resume import IN_PROCESS, Sweep, kill
 
 TRIALS, STEPS = 5, 10
 WORDS = f"--trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6 --evaluation.eval_steps 1 --run.threads 1"
@@ -30,9 +30,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_
 
 
 def undisturbed(folder: Path, python: str) -> Sweep:
-    """Run the same trials to their end on this machine."""
+    """Run the same trials to their end on this machine, each in the trial's own process."""
     env = {name: value for name, value in plain_env().items() if name != "MULTICSE_STORAGE"}
-    sweep = Sweep(folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", f"{WORDS} --scheduler none", env, python)
+    sweep = Sweep(
+        folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", f"{WORDS} --scheduler none {IN_PROCESS}", env, python
+    )
     sweep.end(sweep.start())
     return sweep
 

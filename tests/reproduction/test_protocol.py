@@ -98,6 +98,15 @@ def test_rows_are_lengthened_together(
     assert scale.length == tried[-1][1] and asked == tried and all(cells.values())
 
 
+def test_longer_runs_are_evaluated_as_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that learns fast is at its best early, however long a slow row of its table has to be trained."""
+    monkeypatch.setattr(runs.evidence, "mini", lambda recipe, offline: recipe)
+    given = {"run.max_steps": 200, "evaluation.eval_steps": 17}
+    row = Row("r", "visualcse/demo", changes=given)
+    scale = runs.Scale(tmp_path, tmp_path, True, length=2)
+    assert {path: runs.scaled(row, "evidence", scale).flat()[path] for path in given} == {**given, "run.max_steps": 400}
+
+
 def stored(**changes: Any) -> dict[str, Any]:
     """Return two rows of two seeds that keep the rules, with changes of the second."""
     run = {"best_step": 5, "steps": 10, "eval_steps": 1, "commit": "c"}

@@ -21,7 +21,7 @@ from multicse.trainers.sgbert import SGBERTConfig
 STEPS = 200
 """Steps of SimCSE at the small scale."""
 EVALUATIONS = 12
-"""Evaluations per run: enough that the best is neither the first nor the last."""
+"""Evaluations per run that is not lengthened: enough that the best is neither the first nor the last."""
 TUNED, TUNED_STEPS = "sentence-transformers/all-MiniLM-L6-v2", 24
 """Encoder that was tuned before, and the steps of SimCSE in tables about it: 24 take as long as 200 of the small encoder."""
 CAPTION = 16

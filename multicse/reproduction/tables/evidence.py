@@ -22,6 +22,8 @@ STEPS = 200
 """Steps of SimCSE at the small scale."""
 EVALUATIONS = 12
 """Evaluations per run that is not lengthened: enough that the best is neither the first nor the last."""
+SOON = {"evaluation.eval_steps": 4, "evaluation.patience": 20}
+"""Evaluations of MoCoUTRL, which is at its best after few steps and worse than the untrained encoder soon after."""
 TUNED, TUNED_STEPS = "sentence-transformers/all-MiniLM-L6-v2", 24
 """Encoder that was tuned before, and the steps of SimCSE in tables about it: 24 take as long as 200 of the small encoder."""
 PRETRAINED = "distilbert/distilbert-base-cased"
@@ -53,7 +55,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         return own.changed(length(round((own.run.max_steps or 0) * share)))
     if recipe.paper == "mocoutrl":
         own = small.row("mocoutrl", recipe, offline)
-        return own.changed(length(STEPS))
+        return own.changed(length(STEPS) | SOON)
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
         own = small.gclsr(recipe, offline)
         steps = STEPS if own.flat()["method.augmentation"] == "none" else STEPS // 2

@@ -230,6 +230,7 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
 def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale, monkeypatch: pytest.MonkeyPatch) -> None:
     """All data of the rows is available, and their settings fit the small encoder, on a GPU, too."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setenv("MULTICSE_DISTILBERT", SMALL_ENCODER)
     tables, rows = reproduce.tables_of(paper), distinct_rows(paper)
     assert runs.missing(next(iter(tables.values())), paper, mini, rows) == []
     for row in rows:

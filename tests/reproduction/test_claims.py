@@ -178,3 +178,22 @@ def test_what_tuned_models_forget() -> None:
             lost, abs=0.051
         )
     assert max(means) < 0.3 and "they are within 0.3 of the untouched model" in better
+
+
+def test_the_rows_on_distilbert() -> None:
+    """Their means over columns, on both pages, and their order."""
+    kept = json.loads((ROOT / "docs" / "results" / "distilbert.json").read_text())
+    means = {run["label"]: float(np.mean([*run["scores"].values()])) for run in kept["results"]}
+    methods = ("SG-OPT", "SG", "untrained, flow of STS-B's sentences", "BT")
+    rows = (*methods, "untrained, whitening of STS-B's sentences", "untrained")
+    page = " ".join((ROOT / "docs/results/results.md").read_text().split())
+    said = re.findall(
+        r"paper's order: SG-OPT (\S+), SG (\S+), flow (\S+), \D+ (\S+), whitening (\S+), untrained (\S+)\. Flow", page
+    )
+    assert [float(number) for number in said[0]] == pytest.approx([means[row] for row in rows], abs=0.051)
+    for name in ("docs/results/results.md", "docs/papers/sg-bert.md"):
+        page = " ".join((ROOT / name).read_text().split())
+        said = re.findall(r"order is the paper's: SG-OPT (\S+), SG (\S+), .*?flow (\S+), .*?whitening (\S+)\. ", page)
+        assert [float(number) for number in said[0]] == pytest.approx(
+            [means[row] for row in rows if row not in ("BT", "untrained")], abs=0.051
+        )

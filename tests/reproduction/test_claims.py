@@ -182,7 +182,7 @@ def test_what_tuned_models_forget() -> None:
 
 def test_the_rows_on_distilbert() -> None:
     """Their means over columns, on both pages, and their order."""
-    kept = json.loads((ROOT / "docs" / "results" / "distilbert.json").read_text())
+    kept = json.loads((ROOT / "docs" / "results" / "mini-evidence-distilbert.json").read_text())
     means = {run["label"]: float(np.mean([*run["scores"].values()])) for run in kept["results"]}
     methods = ("SG-OPT", "SG", "untrained, flow of STS-B's sentences", "BT")
     rows = (*methods, "untrained, whitening of STS-B's sentences", "untrained")
